@@ -1,0 +1,3 @@
+//! Readers and writers of the graphs people have.
+
+pub mod fx;

@@ -1,0 +1,4 @@
+//! Order.
+/// x
+#[derive(Debug)]
+pub struct Dependencies;

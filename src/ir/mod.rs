@@ -1,0 +1,20 @@
+//! The graph and its language. Nothing here knows of passes or of other formats.
+
+pub mod args;
+mod effects;
+mod entities;
+mod graph;
+mod names;
+pub mod ops;
+pub mod optable;
+pub mod symexpr;
+pub mod types;
+
+pub use args::{Arg, Args, Spacing};
+pub use effects::Dependencies;
+pub use entities::{ArgsId, GroupId, MetaId, Name, NodeId, RegionId, TypeId};
+pub use graph::{ControlEdge, Graph, Meta, Node, ProcessGroup, Region, RegionKind, Strength};
+pub use names::Names;
+pub use ops::{Collective, CollectiveKind, GlobalRank, GroupRank, Op, ReduceOp, Variant};
+pub use symexpr::SymExpr;
+pub use types::{DType, Dim, Dims, TensorType, Type};

@@ -1,0 +1,5 @@
+//! Merges the collectives of distributed training graphs into buckets, and says why.
+
+pub mod formats;
+pub mod ir;
+pub mod passes;
