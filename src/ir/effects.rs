@@ -1,4 +1,456 @@
-//! Order.
-/// x
+//! Everything that keeps two nodes in order: data, memory, fences, control edges and region borders.
+//!
+//! A [`Dependencies`] is a snapshot of one graph. It numbers *slots*: the nodes in program order, with one extra slot
+//! where a region begins and one where it ends. Every edge goes from an earlier slot to a later one, so a sweep over
+//! the slots is a sweep in topological order.
+//!
+//! - **Data**: from a value to its reader.
+//! - **Memory**: values are sorted into alias classes, one per storage that may be shared (a view joins its base's
+//!   class, a wait its collective's). In a class that something writes, each access is ordered with the write before
+//!   it, and each write with all accesses since the write before. Two inputs never share memory, which is what
+//!   PyTorch's functionalisation guarantees.
+//! - **Waits**: a reader that names a collective directly, below its wait, reads what the wait made valid, so it stays
+//!   below the wait. The wait of an in-place collective counts as a write.
+//! - **Fences**: an operator that may communicate keeps its order with every collective and every other fence; random
+//!   operators keep their order among themselves.
+//! - **Control**: hard edges only. Soft ones are wishes and do not appear.
+//! - **Regions**: what enters a region is needed by all of it, what leaves it needs all of it. An edge across the border
+//!   is lifted to the slots where the region begins or ends.
+//!
+//! Cost: linear in nodes, operands and edges.
+
+use super::entities::{NodeId, RegionId};
+use super::graph::{Graph, Strength};
+use super::ops::Op;
+use super::optable::{self, Alias, Effects, Fence};
+
+/// Why one slot comes before another.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Order {
+    /// The later one reads the earlier one's value.
+    Data,
+    /// They touch the same memory and one of them writes it.
+    Memory,
+    /// One of them may communicate, or both draw random numbers.
+    Fence,
+    /// A hard control edge.
+    Control,
+    /// A region border stands between them.
+    Region,
+}
+
+/// A place in the order.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Slot {
+    /// A node.
+    Node(NodeId),
+    /// Where a region begins.
+    Enter(RegionId),
+    /// Where a region ends.
+    Exit(RegionId),
+}
+
+/// The order of one graph's nodes; see the module docs.
 #[derive(Debug)]
-pub struct Dependencies;
+pub struct Dependencies {
+    slots: Vec<Slot>,
+    slot_of: Vec<u32>,
+    /// Edges into slot `s` are `from[starts[s]..starts[s + 1]]`.
+    starts: Vec<u32>,
+    from: Vec<u32>,
+    why: Vec<Order>,
+    memory: Memory,
+}
+
+/// Which values may share storage, and what happens to it.
+#[derive(Debug)]
+struct Memory {
+    /// Alias class of each node, by arena index: the arena index of one of its nodes.
+    class: Vec<u32>,
+    /// Whether anything writes the class.
+    written: Vec<bool>,
+    /// Whether the class is returned, or handed to an operator whose doings are unknown.
+    escapes: Vec<bool>,
+}
+
+impl Dependencies {
+    /// Finds the order of a graph that [`verify`](super::verify) accepts.
+    #[must_use]
+    pub fn of(graph: &Graph) -> Self {
+        let effects: EffectTable = EffectTable::of(graph);
+        let memory = Memory::of(graph, &effects);
+        let (slots, slot_of) = lay_out(graph);
+        let mut edges = Edges { graph, slot_of: &slot_of, enter_exit: region_slots(graph, &slots), list: Vec::new() };
+        for &id in graph.order() {
+            for &operand in graph.operands(id) {
+                edges.add(operand, id, Order::Data);
+            }
+        }
+        memory_edges(graph, &effects, &memory, &mut edges);
+        wait_edges(graph, &slot_of, &mut edges);
+        fence_edges(graph, &effects, &mut edges);
+        for edge in graph.control.iter().filter(|edge| edge.strength == Strength::Hard) {
+            edges.add(edge.before, edge.after, Order::Control);
+        }
+        edges.borders(&slots);
+        let list = edges.list;
+        let (starts, from, why) = compact(slots.len(), &list);
+        Self { slots, slot_of, starts, from, why, memory }
+    }
+
+    /// All slots, in order.
+    #[must_use]
+    pub fn slots(&self) -> &[Slot] {
+        &self.slots
+    }
+
+    /// The slot of a node that is in program order.
+    #[must_use]
+    pub fn slot_of(&self, id: NodeId) -> usize {
+        self.slot_of[id.index()] as usize
+    }
+
+    /// The node of a slot, if it has one.
+    #[must_use]
+    pub fn node(&self, slot: usize) -> Option<NodeId> {
+        match self.slots[slot] {
+            Slot::Node(id) => Some(id),
+            Slot::Enter(_) | Slot::Exit(_) => None,
+        }
+    }
+
+    /// Slots that must come before `slot`; a slot may be named more than once.
+    #[must_use]
+    pub fn before(&self, slot: usize) -> &[u32] {
+        &self.from[self.starts[slot] as usize..self.starts[slot + 1] as usize]
+    }
+
+    /// Slots that must come before `slot`, and why.
+    pub fn before_with_reason(&self, slot: usize) -> impl Iterator<Item = (usize, Order)> {
+        let range = self.starts[slot] as usize..self.starts[slot + 1] as usize;
+        self.from[range.clone()].iter().map(|&from| from as usize).zip(self.why[range].iter().copied())
+    }
+
+    /// Number of edges.
+    #[must_use]
+    pub fn edge_count(&self) -> usize {
+        self.from.len()
+    }
+
+    /// A number that is equal for values that may share storage.
+    #[must_use]
+    pub fn alias_class(&self, id: NodeId) -> u32 {
+        self.memory.class[id.index()]
+    }
+
+    /// Whether anything in the graph writes storage that the value may share.
+    #[must_use]
+    pub fn is_written(&self, id: NodeId) -> bool {
+        self.memory.written[self.memory.class[id.index()] as usize]
+    }
+
+    /// Whether storage that the value may share leaves the graph, as an output or through an operator whose doings
+    /// are unknown.
+    #[must_use]
+    pub fn escapes(&self, id: NodeId) -> bool {
+        self.memory.escapes[self.memory.class[id.index()] as usize]
+    }
+}
+
+/// Effects of every node in order, computed once per distinct kind of call.
+struct EffectTable {
+    /// Index into `distinct`, by arena index.
+    index: Vec<u32>,
+    distinct: Vec<Effects>,
+}
+
+impl EffectTable {
+    fn of(graph: &Graph) -> Self {
+        let mut known = hashbrown::HashMap::<_, u32, rustc_hash::FxBuildHasher>::default();
+        let mut table = Self { index: vec![0; graph.arena_len()], distinct: Vec::new() };
+        for &id in graph.order() {
+            let node = graph.node(id);
+            let typed = node.ty != super::entities::TypeId::UNKNOWN;
+            let index = *known.entry((node.op, node.args, typed)).or_insert_with(|| {
+                table.distinct.push(optable::effects(graph, id));
+                table.distinct.len() as u32 - 1
+            });
+            table.index[id.index()] = index;
+        }
+        table
+    }
+
+    fn get(&self, id: NodeId) -> &Effects {
+        &self.distinct[self.index[id.index()] as usize]
+    }
+}
+
+/// Union-find over arena indices, for alias classes.
+fn find(parent: &mut [u32], mut at: u32) -> u32 {
+    while parent[at as usize] != at {
+        parent[at as usize] = parent[parent[at as usize] as usize];
+        at = parent[at as usize];
+    }
+    at
+}
+
+impl Memory {
+    fn of(graph: &Graph, effects: &EffectTable) -> Self {
+        let mut class: Vec<u32> = (0..graph.arena_len() as u32).collect();
+        for &id in graph.order() {
+            let operands = graph.operands(id);
+            let shared = match effects.get(id).alias {
+                Alias::Fresh => &[],
+                Alias::Of(index) => operands.get(index as usize..=index as usize).unwrap_or(&[]),
+                Alias::Any => operands,
+            };
+            for &operand in shared {
+                let (a, b) = (find(&mut class, operand.index() as u32), find(&mut class, id.index() as u32));
+                class[a.max(b) as usize] = a.min(b);
+            }
+        }
+        for index in 0..class.len() as u32 {
+            class[index as usize] = find(&mut class, index);
+        }
+        let mut memory = Self { written: vec![false; class.len()], escapes: vec![false; class.len()], class };
+        for &id in graph.order() {
+            let effect = effects.get(id);
+            let operands = graph.operands(id);
+            for &index in &effect.writes {
+                if let Some(&operand) = operands.get(index as usize) {
+                    memory.written[memory.class[operand.index()] as usize] = true;
+                }
+            }
+            if graph.node(id).op == Op::Output || effect.fence == Fence::Full {
+                for &operand in operands {
+                    memory.escapes[memory.class[operand.index()] as usize] = true;
+                }
+            }
+        }
+        memory
+    }
+}
+
+fn lay_out(graph: &Graph) -> (Vec<Slot>, Vec<u32>) {
+    let mut slots = Vec::with_capacity(graph.order().len());
+    let mut slot_of = vec![u32::MAX; graph.arena_len()];
+    let mut open = vec![RegionId::ROOT];
+    for &id in graph.order() {
+        let region = graph.node(id).region;
+        if open.last() != Some(&region) {
+            enter_and_exit(graph, &mut open, region, &mut slots);
+        }
+        slot_of[id.index()] = slots.len() as u32;
+        slots.push(Slot::Node(id));
+    }
+    enter_and_exit(graph, &mut open, RegionId::ROOT, &mut slots);
+    (slots, slot_of)
+}
+
+/// Closes and opens regions until the innermost open one is `region`.
+fn enter_and_exit(graph: &Graph, open: &mut Vec<RegionId>, region: RegionId, slots: &mut Vec<Slot>) {
+    let mut path = vec![region];
+    while let Some(&last) = path.last()
+        && last != RegionId::ROOT
+        && !open.contains(&last)
+    {
+        path.push(graph.region(last).parent);
+    }
+    let common = path.pop().unwrap_or(RegionId::ROOT);
+    while let Some(&last) = open.last()
+        && last != common
+    {
+        slots.push(Slot::Exit(last));
+        open.pop();
+    }
+    for &inner in path.iter().rev() {
+        slots.push(Slot::Enter(inner));
+        open.push(inner);
+    }
+}
+
+fn region_slots(graph: &Graph, slots: &[Slot]) -> Vec<(u32, u32)> {
+    let mut places = vec![(0, 0); graph.regions().len()];
+    if graph.regions().len() > 1 {
+        for (at, slot) in slots.iter().enumerate() {
+            match slot {
+                Slot::Enter(region) => places[region.index()].0 = at as u32,
+                Slot::Exit(region) => places[region.index()].1 = at as u32,
+                Slot::Node(_) => {}
+            }
+        }
+    }
+    places
+}
+
+struct Edges<'a> {
+    graph: &'a Graph,
+    slot_of: &'a [u32],
+    enter_exit: Vec<(u32, u32)>,
+    /// (before, after, why)
+    list: Vec<(u32, u32, Order)>,
+}
+
+impl Edges<'_> {
+    fn holds(&self, outer: RegionId, mut inner: RegionId) -> bool {
+        while inner != outer && inner != RegionId::ROOT {
+            inner = self.graph.region(inner).parent;
+        }
+        inner == outer
+    }
+
+    /// Orders two nodes, lifting the edge to the borders of the regions that only one of them is in.
+    fn add(&mut self, before: NodeId, after: NodeId, why: Order) {
+        let (mut from, mut to) = (self.slot_of[before.index()], self.slot_of[after.index()]);
+        let (mut outer, mut inner) = (self.graph.node(before).region, self.graph.node(after).region);
+        while outer != inner && !self.holds(outer, inner) {
+            from = self.enter_exit[outer.index()].1;
+            outer = self.graph.region(outer).parent;
+        }
+        while inner != outer && !self.holds(inner, outer) {
+            to = self.enter_exit[inner.index()].0;
+            inner = self.graph.region(inner).parent;
+        }
+        if from < to {
+            self.list.push((from, to, why));
+        }
+    }
+
+    /// Ties each node and inner region to the borders of the region around it.
+    fn borders(&mut self, slots: &[Slot]) {
+        if self.graph.regions().len() == 1 {
+            return;
+        }
+        for (at, slot) in slots.iter().enumerate() {
+            let around = match *slot {
+                Slot::Node(id) => self.graph.node(id).region,
+                Slot::Enter(region) | Slot::Exit(region) => self.graph.region(region).parent,
+            };
+            if around != RegionId::ROOT {
+                let (enter, exit) = self.enter_exit[around.index()];
+                self.list.push((enter, at as u32, Order::Region));
+                self.list.push((at as u32, exit, Order::Region));
+            }
+            if let Slot::Exit(region) = *slot {
+                self.list.push((self.enter_exit[region.index()].0, at as u32, Order::Region));
+            }
+        }
+    }
+}
+
+/// Orders the accesses of every class that something writes.
+fn memory_edges(graph: &Graph, effects: &EffectTable, memory: &Memory, edges: &mut Edges<'_>) {
+    if !memory.written.contains(&true) {
+        return;
+    }
+    #[derive(Default, Clone)]
+    struct Accesses {
+        last_write: Option<NodeId>,
+        reads: Vec<NodeId>,
+    }
+    let mut accesses = vec![Accesses::default(); memory.class.len()];
+    for &id in graph.order() {
+        let effect = effects.get(id);
+        if graph.node(id).op == Op::Output {
+            continue;
+        }
+        let completes = graph.node(id).op == Op::Wait;
+        for (index, &operand) in graph.operands(id).iter().enumerate() {
+            let class = memory.class[operand.index()];
+            if !memory.written[class as usize] || (effect.shape_only && effect.writes.is_empty()) {
+                continue;
+            }
+            let writes = completes || effect.writes.contains(&(index as u32));
+            let state = &mut accesses[class as usize];
+            if let Some(write) = state.last_write
+                && write != id
+            {
+                edges.add(write, id, Order::Memory);
+            }
+            if writes {
+                for read in std::mem::take(&mut state.reads) {
+                    if read != id {
+                        edges.add(read, id, Order::Memory);
+                    }
+                }
+                state.last_write = Some(id);
+            } else if state.reads.last() != Some(&id) {
+                state.reads.push(id);
+            }
+        }
+    }
+}
+
+/// Keeps readers that name a collective directly below the wait that made it valid.
+fn wait_edges(graph: &Graph, slot_of: &[u32], edges: &mut Edges<'_>) {
+    let mut first_wait: Vec<Option<NodeId>> = Vec::new();
+    for &id in graph.order() {
+        let is_wait = graph.node(id).op == Op::Wait;
+        for &operand in graph.operands(id) {
+            if !matches!(graph.node(operand).op, Op::Collective(_)) {
+                continue;
+            }
+            if first_wait.is_empty() {
+                first_wait = vec![None; graph.arena_len()];
+            }
+            let wait = &mut first_wait[operand.index()];
+            match *wait {
+                None if is_wait => *wait = Some(id),
+                Some(wait) if !is_wait && slot_of[wait.index()] < slot_of[id.index()] => {
+                    edges.add(wait, id, Order::Memory);
+                }
+                _ => {}
+            }
+        }
+    }
+}
+
+fn fence_edges(graph: &Graph, effects: &EffectTable, edges: &mut Edges<'_>) {
+    let (mut last_fence, mut last_random) = (None, None);
+    let mut since_fence: Vec<NodeId> = Vec::new();
+    for &id in graph.order() {
+        let communicates = matches!(graph.node(id).op, Op::Collective(_));
+        match effects.get(id).fence {
+            Fence::Full => {
+                for before in since_fence.drain(..).chain(last_fence) {
+                    edges.add(before, id, Order::Fence);
+                }
+                last_fence = Some(id);
+            }
+            Fence::Random => {
+                if let Some(before) = last_random {
+                    edges.add(before, id, Order::Fence);
+                }
+                last_random = Some(id);
+            }
+            Fence::Free => {}
+        }
+        if communicates {
+            if let Some(fence) = last_fence {
+                edges.add(fence, id, Order::Fence);
+            }
+            since_fence.push(id);
+        }
+    }
+}
+
+/// Sorts edges by their later end, by counting.
+fn compact(slots: usize, list: &[(u32, u32, Order)]) -> (Vec<u32>, Vec<u32>, Vec<Order>) {
+    let mut starts = vec![0u32; slots + 1];
+    for &(_, to, _) in list {
+        starts[to as usize + 1] += 1;
+    }
+    for at in 0..slots {
+        starts[at + 1] += starts[at];
+    }
+    let mut next = starts.clone();
+    let mut from = vec![0; list.len()];
+    let mut why = vec![Order::Data; list.len()];
+    for &(before, to, reason) in list {
+        let place = &mut next[to as usize];
+        from[*place as usize] = before;
+        why[*place as usize] = reason;
+        *place += 1;
+    }
+    (starts, from, why)
+}

@@ -11,7 +11,7 @@ pub mod symexpr;
 pub mod types;
 
 pub use args::{Arg, Args, Spacing};
-pub use effects::Dependencies;
+pub use effects::{Dependencies, Order, Slot};
 pub use entities::{ArgsId, GroupId, MetaId, Name, NodeId, RegionId, TypeId};
 pub use graph::{ControlEdge, Graph, Meta, Node, ProcessGroup, Region, RegionKind, Strength};
 pub use names::Names;

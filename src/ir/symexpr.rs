@@ -22,7 +22,7 @@ struct Term {
 /// Deepest nesting of parentheses and calls that [`SymExpr::parse`] follows.
 const MAX_DEPTH: u32 = 64;
 /// Most terms a size may have; products of longer sums are refused.
-const MAX_TERMS: usize = 256;
+const MAX_TERMS: usize = 4096;
 
 /// Why a text is not a size.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -1,1 +1,20 @@
-//! Passes over the graph.
+//! Passes over the graph, and the pipeline that runs them.
+//!
+//! A pass is a function from a graph and options to statistics; nothing is kept between runs. [`Pipeline`] has a text
+//! form that round-trips, so that a bug report is one line:
+//! `dedupe-waits,fold-trivial,bucket-all-gather{cap=500MB}`.
+
+pub mod bucketing;
+pub mod duplicates;
+mod emit;
+pub mod liveness;
+pub mod merge;
+pub mod order;
+mod pipeline;
+pub mod select;
+pub mod trivial;
+pub mod waits;
+
+pub use pipeline::{
+    Pass, PassReport, Pipeline, PipelineError, PipelineParseError, SizeError, format_bytes, parse_bytes,
+};

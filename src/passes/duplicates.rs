@@ -1,0 +1,78 @@
+//! The same tensor sent twice: opt-in, for it trades traffic for memory.
+//!
+//! Two functional collectives of one kind, group and arguments on one tensor have one result. The first is kept and
+//! stays alive until the last reader of both; how many bytes that keeps is reported. Left alone: collectives whose input
+//! or result is written anywhere, or of which both results leave the graph, since outputs must not come to share
+//! memory; and a first one in a region that does not enclose the second. Cost: linear.
+
+use super::waits::{encloses, redirect_control};
+use crate::ir::{Dependencies, Graph, NodeId, Op, Variant};
+use hashbrown::HashMap;
+use rustc_hash::FxBuildHasher;
+
+/// What was folded.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DuplicateStats {
+    /// Collectives that went.
+    pub folded: usize,
+    /// Bytes of results that now live longer.
+    pub kept_bytes: u64,
+}
+
+/// Folds collectives that send the same tensor again.
+pub fn dedupe_collectives(graph: &mut Graph, dependencies: &Dependencies) -> DuplicateStats {
+    let waits = single_waits(graph);
+    let mut first = HashMap::<_, NodeId, FxBuildHasher>::default();
+    let mut replaced_by = vec![None; graph.arena_len()];
+    let mut stats = DuplicateStats::default();
+    for &id in graph.order() {
+        let Some(wait) = waits[id.index()] else { continue };
+        let Op::Collective(collective) = graph.node(id).op else { continue };
+        let input = graph.collective_inputs(id).first().copied();
+        let written = dependencies.is_written(wait) || input.is_none_or(|input| dependencies.is_written(input));
+        if written || collective.coalesced || collective.variant != Variant::Functional {
+            continue;
+        }
+        let earlier = *first.entry((collective, graph.node(id).args, graph.operands(id).to_vec())).or_insert(id);
+        let Some(serving) = waits[earlier.index()].filter(|_| earlier != id) else { continue };
+        let reaches = encloses(graph, graph.node(serving).region, graph.node(id).region);
+        if reaches && !(dependencies.escapes(serving) && dependencies.escapes(wait)) {
+            replaced_by[id.index()] = Some(earlier);
+            replaced_by[wait.index()] = Some(serving);
+            stats.folded += 1;
+            stats.kept_bytes += graph.tensor(wait).and_then(|t| t.bytes()?.as_const()).unwrap_or(0);
+        }
+    }
+    if stats.folded > 0 {
+        let order: Vec<NodeId> = graph.order().iter().copied().filter(|id| replaced_by[id.index()].is_none()).collect();
+        for &id in &order {
+            for operand in graph.operands_mut(id) {
+                *operand = replaced_by[operand.index()].unwrap_or(*operand);
+            }
+        }
+        graph.set_order(order);
+        redirect_control(graph, &replaced_by);
+    }
+    stats
+}
+
+/// By arena index of a collective: its wait, if that is its only reader.
+fn single_waits(graph: &Graph) -> Vec<Option<NodeId>> {
+    let mut waits = vec![None; graph.arena_len()];
+    let mut others = vec![false; graph.arena_len()];
+    for &id in graph.order() {
+        for &operand in graph.operands(id) {
+            if graph.node(id).op == Op::Wait && waits[operand.index()].is_none() {
+                waits[operand.index()] = Some(id);
+            } else {
+                others[operand.index()] = true;
+            }
+        }
+    }
+    for (wait, other) in waits.iter_mut().zip(others) {
+        if other {
+            *wait = None;
+        }
+    }
+    waits
+}

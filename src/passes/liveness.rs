@@ -1,0 +1,71 @@
+//! How many bytes are alive at once, by program order.
+//!
+//! A storage (an alias class) lives from the node that makes it to the last node that touches it; outputs live to the
+//! end. Inputs are the caller's and not counted. A collective's buffers live from launch to wait because its wait names
+//! them. Cost: linear.
+
+use crate::ir::{Dependencies, Dim, Graph, NodeId, Op};
+
+/// The largest number of bytes alive at once, inputs not counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PeakLive {
+    /// Bytes at the peak.
+    pub bytes: u64,
+    /// Values whose size is not known; they count as nothing.
+    pub unknown: usize,
+}
+
+/// Computes the peak of a graph.
+#[must_use]
+pub fn peak_live(graph: &Graph, dependencies: &Dependencies) -> PeakLive {
+    let order = graph.order();
+    let mut last_use = vec![0u32; graph.arena_len()];
+    for (at, &id) in order.iter().enumerate() {
+        last_use[dependencies.alias_class(id) as usize] = at as u32;
+        for &operand in graph.operands(id) {
+            last_use[dependencies.alias_class(operand) as usize] = at as u32;
+        }
+    }
+    let mut peak = PeakLive::default();
+    let mut size = vec![0u64; graph.arena_len()];
+    let mut seen = vec![false; graph.arena_len()];
+    let mut dies = vec![Vec::new(); order.len()];
+    let mut alive = 0u64;
+    for (at, &id) in order.iter().enumerate() {
+        let class = dependencies.alias_class(id) as usize;
+        if !std::mem::replace(&mut seen[class], true) && !matches!(graph.node(id).op, Op::Input | Op::Output) {
+            match bytes(graph, id) {
+                Some(bytes) => size[class] = bytes,
+                None => peak.unknown += 1,
+            }
+            alive = alive.saturating_add(size[class]);
+            if size[class] > 0 {
+                dies[last_use[class] as usize].push(class);
+            }
+        }
+        peak.bytes = peak.bytes.max(alive);
+        for class in std::mem::take(&mut dies[at]) {
+            alive -= size[class];
+        }
+    }
+    peak
+}
+
+fn bytes(graph: &Graph, id: NodeId) -> Option<u64> {
+    use crate::ir::Type;
+    fn of(graph: &Graph, ty: &Type) -> Option<u64> {
+        match ty {
+            Type::Tensor(tensor) => match tensor.bytes()? {
+                Dim::Const(bytes) => Some(bytes),
+                Dim::Sym(expr) => {
+                    let hint = |symbol: &str| graph.hints.get(symbol).and_then(|&v| i64::try_from(v).ok());
+                    expr.evaluate(&hint).and_then(|value| u64::try_from(value).ok())
+                }
+            },
+            Type::Tuple(parts) => parts.iter().try_fold(0u64, |sum, part| sum.checked_add(of(graph, part)?)),
+            Type::SymInt(_) | Type::SymOther(_) | Type::Token => Some(0),
+            Type::Unknown => None,
+        }
+    }
+    of(graph, graph.type_of(id))
+}

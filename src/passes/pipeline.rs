@@ -1,0 +1,469 @@
+//! A list of passes with a text form, run in order, each verified and timed.
+
+use super::bucketing::{BucketKind, BucketOptions, BucketPlan, MixedDtype, Mode, Unpack, plan};
+use super::duplicates::{DuplicateStats, dedupe_collectives};
+use super::merge::{MergeError, MergeReport, merge};
+use super::select::Policy;
+use super::trivial::fold_trivial;
+use super::waits::dedupe_waits;
+use crate::ir::{Dependencies, Graph};
+use std::fmt;
+use std::str::FromStr;
+use std::time::{Duration, Instant};
+
+/// One pass.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Pass {
+    /// [`dedupe_waits`].
+    DedupeWaits,
+    /// [`fold_trivial`].
+    FoldTrivial,
+    /// [`dedupe_collectives`].
+    DedupeCollectives,
+    /// [`plan`] and [`merge`] for one kind.
+    Bucket(BucketOptions),
+}
+
+impl Pass {
+    /// The pass's name in the text form.
+    #[must_use]
+    pub const fn name(&self) -> &'static str {
+        match self {
+            Self::DedupeWaits => "dedupe-waits",
+            Self::FoldTrivial => "fold-trivial",
+            Self::DedupeCollectives => "dedupe-collectives",
+            Self::Bucket(options) => match options.kind {
+                BucketKind::AllGather => "bucket-all-gather",
+                BucketKind::ReduceScatter => "bucket-reduce-scatter",
+                BucketKind::AllReduce => "bucket-all-reduce",
+                BucketKind::Broadcast => "bucket-broadcast",
+            },
+        }
+    }
+}
+
+/// What one pass did.
+#[derive(Clone, Debug)]
+pub struct PassReport {
+    /// The pass's name.
+    pub name: &'static str,
+    /// How long it took, without verification. For the user's eyes only: nothing is decided by it.
+    pub time: Duration,
+    /// Nodes that went: waits, collectives that move nothing.
+    pub removed: usize,
+    /// For bucket passes: what was decided.
+    pub plan: Option<BucketPlan>,
+    /// For bucket passes: what was done.
+    pub merge: Option<MergeReport>,
+    /// For `dedupe-collectives`.
+    pub duplicates: Option<DuplicateStats>,
+}
+
+/// Passes to run in order.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Pipeline {
+    /// The passes.
+    pub passes: Vec<Pass>,
+}
+
+/// Why a pipeline stopped.
+#[derive(Debug, thiserror::Error)]
+pub enum PipelineError {
+    /// The graph was not well-formed to begin with.
+    #[error("the graph is not well-formed:\n{0}")]
+    Input(crate::ir::verify::VerifyErrors),
+    /// A pass broke the graph: a fault of this library.
+    #[error("pass `{pass}` broke the graph; please report this:\n{errors}")]
+    BrokenBy {
+        /// The pass.
+        pass: &'static str,
+        /// What is wrong.
+        errors: crate::ir::verify::VerifyErrors,
+    },
+    /// A merge was refused.
+    #[error("pass `{pass}`: {error}")]
+    Merge {
+        /// The pass.
+        pass: &'static str,
+        /// Why.
+        error: MergeError,
+    },
+}
+
+impl Pipeline {
+    /// The passes that `rewrite` runs: waits made one, what moves nothing folded, then each kind in `buckets`.
+    #[must_use]
+    pub fn rewrite(buckets: Vec<BucketOptions>) -> Self {
+        let mut passes = vec![Pass::DedupeWaits, Pass::FoldTrivial];
+        passes.extend(buckets.into_iter().map(Pass::Bucket));
+        Self { passes }
+    }
+
+    /// Runs the passes. The graph is verified before the first and after each one.
+    ///
+    /// # Errors
+    /// [`PipelineError`]; the graph is then in an undefined but safe state and should be thrown away.
+    pub fn run(&self, graph: &mut Graph) -> Result<Vec<PassReport>, PipelineError> {
+        crate::ir::verify::verify(graph).map_err(PipelineError::Input)?;
+        let mut reports = Vec::with_capacity(self.passes.len());
+        for pass in &self.passes {
+            let start = Instant::now();
+            let mut report = run_pass(pass, graph)?;
+            report.time = start.elapsed();
+            reports.push(report);
+            crate::ir::verify::verify(graph).map_err(|errors| PipelineError::BrokenBy { pass: pass.name(), errors })?;
+        }
+        Ok(reports)
+    }
+}
+
+fn run_pass(pass: &Pass, graph: &mut Graph) -> Result<PassReport, PipelineError> {
+    let mut report =
+        PassReport { name: pass.name(), time: Duration::ZERO, removed: 0, plan: None, merge: None, duplicates: None };
+    match pass {
+        Pass::DedupeWaits => report.removed = dedupe_waits(graph),
+        Pass::FoldTrivial => {
+            let dependencies = Dependencies::of(graph);
+            report.removed = fold_trivial(graph, &dependencies);
+        }
+        Pass::DedupeCollectives => {
+            let dependencies = Dependencies::of(graph);
+            let stats = dedupe_collectives(graph, &dependencies);
+            report.removed = stats.folded;
+            report.duplicates = Some(stats);
+        }
+        Pass::Bucket(options) => {
+            let dependencies = Dependencies::of(graph);
+            let plan = plan(graph, &dependencies, options);
+            let merged = merge(graph, &dependencies, &plan);
+            report.merge = Some(merged.map_err(|error| PipelineError::Merge { pass: pass.name(), error })?);
+            report.plan = Some(plan);
+        }
+    }
+    Ok(report)
+}
+
+/// Why a text is not a size in bytes.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("`{text}` is not a size: {expected}")]
+pub struct SizeError {
+    /// The text.
+    pub text: String,
+    /// What was expected.
+    pub expected: &'static str,
+}
+
+/// Units of sizes: PyTorch and XLA call 2^20 bytes MB; here `MB` is 10^6 and `MiB` is 2^20.
+const UNITS: [(&str, u64); 10] = [
+    ("KiB", 1 << 10),
+    ("MiB", 1 << 20),
+    ("GiB", 1 << 30),
+    ("TiB", 1 << 40),
+    ("KB", 1000),
+    ("kB", 1000),
+    ("MB", 1_000_000),
+    ("GB", 1_000_000_000),
+    ("TB", 1_000_000_000_000),
+    ("B", 1),
+];
+
+/// Reads a size: `25MiB`, `25MB`, `1.5GB`, or a plain number of bytes.
+///
+/// # Errors
+/// [`SizeError`] for anything else, for sizes above 2^63 bytes and for fractions of a byte.
+pub fn parse_bytes(text: &str) -> Result<u64, SizeError> {
+    let error = |expected| SizeError { text: text.to_owned(), expected };
+    let trimmed = text.trim();
+    let unit = UNITS.iter().find(|(unit, _)| trimmed.ends_with(unit));
+    let (number, factor) = match unit {
+        Some((unit, factor)) => (trimmed[..trimmed.len() - unit.len()].trim_end(), *factor),
+        None => (trimmed, 1),
+    };
+    if number.starts_with('-') {
+        return Err(error("sizes are not negative"));
+    }
+    let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
+    let digits = |part: &str| part.bytes().all(|byte| byte.is_ascii_digit());
+    if whole.is_empty() || !digits(whole) || !digits(fraction) || (number.contains('.') && fraction.is_empty()) {
+        return Err(error("expected a number with a unit, such as 25MB (10^6 bytes), 25MiB (2^20 bytes) or 26214400"));
+    }
+    let too_large = || error("it is above 2^63 bytes");
+    let whole: u64 = whole.parse().map_err(|_| too_large())?;
+    let mut bytes = whole.checked_mul(factor).ok_or_else(too_large)?;
+    if !fraction.is_empty() {
+        let numerator: u64 = fraction.get(..15).unwrap_or(fraction).parse().map_err(|_| too_large())?;
+        let scaled = u128::from(numerator) * u128::from(factor);
+        let denominator = 10u128.pow(fraction.len().min(15) as u32);
+        if scaled % denominator != 0 {
+            return Err(error("it is not a whole number of bytes"));
+        }
+        bytes = u64::try_from(scaled / denominator).ok().and_then(|f| bytes.checked_add(f)).ok_or_else(too_large)?;
+    }
+    if i64::try_from(bytes).is_err() {
+        return Err(too_large());
+    }
+    Ok(bytes)
+}
+
+/// Writes a size so that [`parse_bytes`] reads it back: in the largest unit that divides it.
+#[must_use]
+pub fn format_bytes(bytes: u64) -> String {
+    let fits = |&&(unit, factor): &&(&str, u64)| unit != "kB" && factor > 1 && bytes >= factor && bytes % factor == 0;
+    match UNITS.iter().filter(fits).max_by_key(|(_, factor)| *factor) {
+        Some((unit, factor)) => format!("{}{unit}", bytes / factor),
+        None => bytes.to_string(),
+    }
+}
+
+/// Why a text is not a pipeline.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum PipelineParseError {
+    /// No pass of that name.
+    #[error(
+        "no pass is called `{0}`; there are dedupe-waits, fold-trivial, dedupe-collectives, bucket-all-gather, \
+         bucket-reduce-scatter, bucket-all-reduce and bucket-broadcast"
+    )]
+    UnknownPass(String),
+    /// The pass has no such option.
+    #[error("pass `{pass}` has no option `{option}`")]
+    UnknownOption {
+        /// The pass.
+        pass: String,
+        /// The option.
+        option: String,
+    },
+    /// The option has no such value.
+    #[error("option `{option}` of pass `{pass}`: {error}")]
+    Value {
+        /// The pass.
+        pass: String,
+        /// The option.
+        option: String,
+        /// What is wrong.
+        error: String,
+    },
+    /// Braces do not match.
+    #[error("expected `}}` to close the options of `{0}`")]
+    Unclosed(String),
+}
+
+impl FromStr for Pipeline {
+    type Err = PipelineParseError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let mut passes = Vec::new();
+        let mut rest = text.trim();
+        while !rest.is_empty() {
+            let end = rest.find([',', '{']).unwrap_or(rest.len());
+            let name = rest[..end].trim();
+            rest = &rest[end..];
+            let mut options = "";
+            if let Some(after) = rest.strip_prefix('{') {
+                let close = after.find('}').ok_or_else(|| PipelineParseError::Unclosed(name.to_owned()))?;
+                options = &after[..close];
+                rest = after[close + 1..].trim_start();
+            }
+            passes.push(parse_pass(name, options)?);
+            rest = rest.strip_prefix(',').unwrap_or(rest).trim_start();
+        }
+        Ok(Self { passes })
+    }
+}
+
+fn parse_pass(name: &str, options: &str) -> Result<Pass, PipelineParseError> {
+    let kind = match name {
+        "bucket-all-gather" => BucketKind::AllGather,
+        "bucket-reduce-scatter" => BucketKind::ReduceScatter,
+        "bucket-all-reduce" => BucketKind::AllReduce,
+        "bucket-broadcast" => BucketKind::Broadcast,
+        _ => {
+            let plain = [Pass::DedupeWaits, Pass::FoldTrivial, Pass::DedupeCollectives];
+            let found = plain.into_iter().find(|pass| pass.name() == name);
+            let pass = found.ok_or_else(|| PipelineParseError::UnknownPass(name.to_owned()))?;
+            return match options.trim() {
+                "" => Ok(pass),
+                option => Err(PipelineParseError::UnknownOption { pass: name.to_owned(), option: option.to_owned() }),
+            };
+        }
+    };
+    let mut bucket = BucketOptions::new(kind);
+    for option in options.split(',').map(str::trim).filter(|option| !option.is_empty()) {
+        let (key, value) = option.split_once('=').unwrap_or((option, ""));
+        let known = set_option(&mut bucket, key.trim(), value.trim()).map_err(|error| PipelineParseError::Value {
+            pass: name.to_owned(),
+            option: key.trim().to_owned(),
+            error,
+        })?;
+        if !known {
+            return Err(PipelineParseError::UnknownOption { pass: name.to_owned(), option: key.trim().to_owned() });
+        }
+    }
+    Ok(Pass::Bucket(bucket))
+}
+
+/// Lists in options are separated by `/`, for `,` separates options.
+fn set_option(bucket: &mut BucketOptions, key: &str, value: &str) -> Result<bool, String> {
+    let list = || value.split('/').map(|part| part.trim().to_owned()).collect();
+    let choice = |choices: &str| format!("expected one of {choices}, found `{value}`");
+    match key {
+        "cap" if matches!(value, "none" | "unlimited") => bucket.caps.cap_bytes.clear(),
+        "cap" => bucket.caps.cap_bytes = value.split('/').map(cap_bytes).collect::<Result<_, _>>()?,
+        "max-members" => {
+            let most: usize = value.parse().map_err(|_| format!("expected a number, found `{value}`"))?;
+            bucket.caps.max_members = Some(most).filter(|&most| most > 0);
+            if most == 0 {
+                return Err("a bucket has at least one member".to_owned());
+            }
+        }
+        "policy" => {
+            bucket.policy = match value {
+                "greedy" => Policy::Greedy,
+                "adjacent" => Policy::Adjacent,
+                _ => return Err(choice("greedy, adjacent")),
+            }
+        }
+        "mode" => {
+            bucket.mode = match value {
+                "concat" => Mode::Concat,
+                "coalesced" if bucket.kind == BucketKind::Broadcast => {
+                    return Err("PyTorch has no coalesced broadcast".to_owned());
+                }
+                "coalesced" => Mode::Coalesced,
+                _ => return Err(choice("concat, coalesced")),
+            }
+        }
+        "mixed-dtype" => {
+            bucket.mixed_dtype = match value {
+                "split" => MixedDtype::Split,
+                "bytes" if bucket.kind != BucketKind::AllGather => {
+                    return Err("only gathers may travel as bytes".to_owned());
+                }
+                "bytes" => MixedDtype::Bytes,
+                _ => return Err(choice("split, bytes")),
+            }
+        }
+        "unpack" => {
+            bucket.unpack = match value {
+                "auto" => Unpack::Auto,
+                "views" => Unpack::Views,
+                "copies" => Unpack::Copies,
+                _ => return Err(choice("auto, views, copies")),
+            }
+        }
+        "fsdp-only" => bucket.fsdp_only = switch(value)?,
+        "in-loops" => bucket.in_loops = switch(value)?,
+        "groups" => bucket.groups = list(),
+        "names" => bucket.names = list(),
+        "except" => bucket.except = list(),
+        _ => return Ok(false),
+    }
+    Ok(true)
+}
+
+fn cap_bytes(text: &str) -> Result<u64, String> {
+    match parse_bytes(text) {
+        Ok(0) => Err("a cap of zero holds nothing; leave the pass out to merge nothing".to_owned()),
+        Ok(bytes) => Ok(bytes),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+fn switch(value: &str) -> Result<bool, String> {
+    match value {
+        "" | "on" | "true" => Ok(true),
+        "off" | "false" => Ok(false),
+        _ => Err(format!("expected on or off, found `{value}`")),
+    }
+}
+
+impl fmt::Display for Pipeline {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, pass) in self.passes.iter().enumerate() {
+            let comma = if index > 0 { "," } else { "" };
+            write!(f, "{comma}{}", pass.name())?;
+            if let Pass::Bucket(options) = pass {
+                write!(f, "{{{}}}", options_text(options).join(","))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The options of a bucket pass that differ from the defaults, and always the cap.
+fn options_text(options: &BucketOptions) -> Vec<String> {
+    let default = BucketOptions::new(options.kind);
+    let caps = options.caps.cap_bytes.iter().map(|&cap| format_bytes(cap)).collect::<Vec<_>>().join("/");
+    let mut text = vec![format!("cap={}", if caps.is_empty() { "none" } else { &caps })];
+    let mut add = |differs: bool, option: String| {
+        if differs {
+            text.push(option);
+        }
+    };
+    add(options.caps.max_members.is_some(), format!("max-members={}", options.caps.max_members.unwrap_or(0)));
+    add(options.policy != default.policy, "policy=adjacent".to_owned());
+    add(options.mode != default.mode, "mode=coalesced".to_owned());
+    add(options.mixed_dtype != default.mixed_dtype, "mixed-dtype=bytes".to_owned());
+    let unpack = if options.unpack == Unpack::Views { "views" } else { "copies" };
+    add(options.unpack != default.unpack, format!("unpack={unpack}"));
+    add(options.fsdp_only, "fsdp-only=on".to_owned());
+    add(!options.in_loops, "in-loops=off".to_owned());
+    add(!options.groups.is_empty(), format!("groups={}", options.groups.join("/")));
+    add(!options.names.is_empty(), format!("names={}", options.names.join("/")));
+    add(!options.except.is_empty(), format!("except={}", options.except.join("/")));
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_read_in_powers_of_ten_and_of_two() {
+        for (text, bytes) in [
+            ("25MB", 25_000_000),
+            ("25MiB", 26_214_400),
+            ("26214400", 26_214_400),
+            ("1.5KB", 1500),
+            ("0", 0),
+            ("1 GiB", 1 << 30),
+            ("7B", 7),
+        ] {
+            assert_eq!(parse_bytes(text), Ok(bytes), "{text}");
+            assert_eq!(parse_bytes(&format_bytes(bytes)), Ok(bytes), "{text}");
+        }
+        for text in ["", "-1", "true", "MB", "1.5", "1.", "99999999TiB", "9223372036854775808", "25 M", "nan", "inf"] {
+            assert!(parse_bytes(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_pipeline_prints_as_it_is_read() {
+        for text in [
+            "dedupe-waits,fold-trivial,bucket-all-gather{cap=500MB}",
+            "bucket-reduce-scatter{cap=1MiB/25MiB,max-members=7,policy=adjacent,mode=coalesced,fsdp-only=on}",
+            "bucket-all-gather{cap=none,mixed-dtype=bytes,unpack=copies,in-loops=off,groups=0/1,names=all_*,except=*_3}",
+            "dedupe-collectives",
+            "",
+        ] {
+            let pipeline: Pipeline = text.parse().unwrap();
+            assert_eq!(pipeline.to_string(), text);
+        }
+    }
+
+    #[test]
+    fn faulty_pipelines_name_the_fault() {
+        for (text, part) in [
+            ("sort", "no pass is called `sort`"),
+            ("bucket-all-gather{cap=0}", "a cap of zero"),
+            ("bucket-all-gather{cap=true}", "`true` is not a size"),
+            ("bucket-all-gather{size=3}", "no option `size`"),
+            ("bucket-all-gather{cap=1MB", "expected `}`"),
+            ("bucket-all-reduce{mixed-dtype=bytes}", "only gathers"),
+            ("dedupe-waits{x}", "no option `x`"),
+            ("bucket-all-gather{max-members=0}", "at least one member"),
+        ] {
+            let error = text.parse::<Pipeline>().unwrap_err().to_string();
+            assert!(error.contains(part), "{text}: {error}");
+        }
+    }
+}

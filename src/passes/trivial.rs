@@ -1,0 +1,121 @@
+//! Collectives that move nothing: over a group of one rank, or of no bytes.
+//!
+//! Over a group of one, every kind returns its input; with no elements, the result is empty. Neither is launched. Both
+//! follow from the graph alone, so all ranks agree. Collectives that write a given tensor (`out`) and coalesced lists
+//! are left as they are. Cost: linear.
+
+use super::emit::{Emitter, Scale, Shape};
+use crate::ir::{Arg, Args, CollectiveKind, Dependencies, Dim, Graph, NodeId, Op, Slot, TensorType, Variant};
+
+/// Replaces collectives that move nothing; returns how many.
+pub fn fold_trivial(graph: &mut Graph, dependencies: &Dependencies) -> usize {
+    let folds = find(graph);
+    if folds.iter().all(Option::is_none) {
+        return 0;
+    }
+    let gone = folds.iter().flatten().count();
+    let mut wait_of = vec![None; graph.arena_len()];
+    for fold in folds.iter().flatten() {
+        wait_of[fold.wait.index()] = Some(*fold);
+    }
+    let count = graph.order().len();
+    let mut emit = Emitter::new(graph, count);
+    let mut replaced_by = vec![None; wait_of.len()];
+    for slot in dependencies.slots() {
+        let Slot::Node(id) = *slot else { continue };
+        emit.region = emit.graph.node(id).region;
+        if let Some(fold) = folds[id.index()] {
+            replaced_by[id.index()] = Some(fold.wait);
+        } else if let Some(fold) = wait_of[id.index()] {
+            become_input(&mut emit, dependencies, fold);
+        } else {
+            for operand in emit.graph.operands_mut(id) {
+                *operand = replaced_by[operand.index()].unwrap_or(*operand);
+            }
+            emit.order.push(id);
+        }
+    }
+    let Emitter { graph, order, .. } = emit;
+    graph.set_order(order);
+    super::waits::redirect_control(graph, &replaced_by);
+    gone
+}
+
+#[derive(Clone, Copy)]
+struct Fold {
+    collective: NodeId,
+    wait: NodeId,
+    empty: bool,
+}
+
+/// By arena index of a collective: how to fold it.
+fn find(graph: &Graph) -> Vec<Option<Fold>> {
+    let mut folds = vec![None; graph.arena_len()];
+    let mut blocked = vec![false; graph.arena_len()];
+    for &id in graph.order() {
+        let is_wait = graph.node(id).op == Op::Wait;
+        for &operand in graph.operands(id) {
+            if graph.collective(operand).is_none() || blocked[operand.index()] {
+                continue;
+            }
+            let fold = &mut folds[operand.index()];
+            match fold {
+                None if is_wait && same_region(graph, operand, id) => *fold = trivial(graph, operand, id),
+                // Readers below the wait read what it made valid; a second wait or an earlier reader is not for us.
+                Some(_) if !is_wait => {}
+                _ => {
+                    *fold = None;
+                    blocked[operand.index()] = true;
+                }
+            }
+        }
+    }
+    folds
+}
+
+fn same_region(graph: &Graph, a: NodeId, b: NodeId) -> bool {
+    graph.node(a).region == graph.node(b).region
+}
+
+fn trivial(graph: &Graph, id: NodeId, wait: NodeId) -> Option<Fold> {
+    let collective = graph.collective(id)?;
+    let moves_itself = matches!(collective.kind, CollectiveKind::Permute | CollectiveKind::AllToAll);
+    if collective.coalesced || collective.variant == Variant::Out || moves_itself {
+        return None;
+    }
+    let (input, output) = (graph.tensor(*graph.collective_inputs(id).first()?)?, graph.tensor(wait)?);
+    let none = |ty: &TensorType| ty.elements() == Some(Dim::Const(0));
+    let empty = none(input) && none(output);
+    let alone = graph.group(collective.group).size == Some(1) && input.dtype == output.dtype;
+    (empty || alone).then_some(Fold { collective: id, wait, empty: empty && collective.variant == Variant::Functional })
+}
+
+/// Gives a wait the value of its collective's input.
+fn become_input(emit: &mut Emitter<'_>, dependencies: &Dependencies, fold: Fold) {
+    let Fold { collective, wait, empty } = fold;
+    if empty {
+        emit.become_empty(wait);
+        return;
+    }
+    let input = emit.graph.collective_inputs(collective)[0];
+    let in_place = emit.graph.collective(collective).is_some_and(|c| c.variant == Variant::InPlace);
+    let (from, to) = (emit.tensor(input), emit.tensor(wait));
+    let shared = dependencies.is_written(wait)
+        || dependencies.is_written(input)
+        || dependencies.escapes(wait)
+        || !(from.is_dense() && from.strides.is_some());
+    if in_place {
+        let args = Args::positional(vec![Arg::Operand(0)]);
+        emit.become_call(wait, "aten.alias.default", args, &[input]);
+    } else if from.shape != to.shape {
+        // A gather of a single element makes a dimension.
+        let value = if shared { emit.clone(input) } else { input };
+        let from = (value, to.shape.iter().map(|_| (0, Scale::Same)).collect());
+        emit.become_reshape(wait, value, &Shape { dims: to.shape, from });
+    } else if shared {
+        emit.become_clone(wait, input);
+    } else {
+        let args = Args::positional(vec![Arg::Operand(0)]);
+        emit.become_call(wait, "aten.alias.default", args, &[input]);
+    }
+}
