@@ -428,7 +428,8 @@ class Rank:
         for name, pg in self.names.items():
             self.registry._register_process_group(name, pg)
         if any(g["inductor"] for g in graphs.values()):
-            import torch._inductor.fx_passes.bucketing  # noqa: F401  registers torch.ops.bucketing, prims.fma
+            import torch._inductor.fx_passes.bucketing  # noqa: F401  registers torch.ops.bucketing
+            import torch._inductor.inductor_prims  # noqa: F401  registers prims.fma
         self.graphs, self.notes, self.seed = graphs, Annotations(symbols), seed
         self.opaque, self.results = {}, {}
 
@@ -652,11 +653,11 @@ class Checker:
         if case_path:
             with open(case_path) as f:
                 case = json.load(f)
-        world = opt.world or case.get("world_size") or (before.sizes.pop() if len(before.sizes) == 1 else 1)
+        world = opt.world or case.get("world_size") or (max(before.sizes) if len(before.sizes) == 1 else 1)
         try:
             afters = [self.graph(after_path.replace("{rank}", str(r)))
                       for r in range(world if "{rank}" in after_path else 1)]
-        except (SyntaxError, StopIteration, AttributeError) as e:
+        except (SyntaxError, StopIteration, AttributeError, IndexError) as e:
             return "FAIL", f"after is not Python that FX prints: {e}"
         if before.cuda or any(a.cuda for a in afters):
             return "SKIP", "for cuda (see --as-cpu)"
