@@ -4,10 +4,12 @@ pub mod args;
 mod effects;
 mod entities;
 mod graph;
+pub mod infer;
 mod names;
 pub mod ops;
 pub mod optable;
 pub mod symexpr;
+pub mod text;
 pub mod types;
 
 pub use args::{Arg, Args, Spacing};
