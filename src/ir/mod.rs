@@ -11,6 +11,7 @@ pub mod optable;
 pub mod symexpr;
 pub mod text;
 pub mod types;
+pub mod verify;
 
 pub use args::{Arg, Args, Spacing};
 pub use effects::Dependencies;
@@ -20,3 +21,4 @@ pub use names::Names;
 pub use ops::{Collective, CollectiveKind, GlobalRank, GroupRank, Op, ReduceOp, Variant};
 pub use symexpr::SymExpr;
 pub use types::{DType, Dim, Dims, TensorType, Type};
+pub use verify::{VerifyError, VerifyErrors, verify};
