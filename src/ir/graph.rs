@@ -350,6 +350,11 @@ impl Graph {
         RegionId::from_index(self.regions.len() - 1)
     }
 
+    /// Replaces all regions; the first is the root. Nodes keep the ids they hold.
+    pub fn set_regions(&mut self, regions: Vec<Region>) {
+        self.regions = regions;
+    }
+
     /// A node's metadata.
     #[must_use]
     pub fn meta_of(&self, id: NodeId) -> &Meta {

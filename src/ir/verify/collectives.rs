@@ -1,0 +1,98 @@
+//! Collectives: what they take and make.
+
+use super::VerifyError;
+use crate::ir::args::Arg;
+use crate::ir::entities::NodeId;
+use crate::ir::graph::Graph;
+use crate::ir::infer::collective_result;
+use crate::ir::ops::{Collective, CollectiveKind, Variant};
+use crate::ir::types::{Dim, TensorType, Type};
+
+/// Checks a node if it is a collective.
+pub(super) fn check(graph: &Graph, id: NodeId, errors: &mut Vec<VerifyError>) {
+    let Some(collective) = graph.collective(id) else { return };
+    let name = || graph.name_of(id).to_owned();
+    let inputs = graph.collective_inputs(id);
+    if inputs.is_empty() || !starts_with_value(graph, id) {
+        errors.push(VerifyError::NoInput { node: name() });
+        return;
+    }
+    match (collective.variant, graph.args_of(id).get("out")) {
+        (Variant::Out, None) => errors.push(VerifyError::NoOut { node: name() }),
+        (Variant::Functional, Some(_)) => errors.push(VerifyError::OutNotUsed { node: name() }),
+        _ => {}
+    }
+    match graph.type_of(id) {
+        Type::Tuple(parts) if collective.coalesced && parts.len() != inputs.len() => {
+            errors.push(VerifyError::CollectiveCount { node: name(), found: parts.len(), expected: inputs.len() });
+        }
+        Type::Tuple(parts) if collective.coalesced => {
+            for (input, part) in inputs.iter().zip(parts) {
+                pair(graph, id, collective, *input, part.as_tensor(), errors);
+            }
+        }
+        ty if !collective.coalesced => pair(graph, id, collective, inputs[0], ty.as_tensor(), errors),
+        _ => {}
+    }
+}
+
+/// Whether the first argument is a value or a list of values.
+fn starts_with_value(graph: &Graph, id: NodeId) -> bool {
+    let args = graph.args_of(id);
+    let first = args.positional.first().or_else(|| args.keyword.first().map(|(_, arg)| arg));
+    match first {
+        Some(Arg::Operand(_)) => true,
+        Some(Arg::List(items) | Arg::Tuple(items)) => {
+            !items.is_empty() && items.iter().all(|item| matches!(item, Arg::Operand(_)))
+        }
+        _ => false,
+    }
+}
+
+/// One input and what is made of it.
+fn pair(
+    graph: &Graph,
+    id: NodeId,
+    collective: Collective,
+    input: NodeId,
+    result: Option<&TensorType>,
+    errors: &mut Vec<VerifyError>,
+) {
+    let Some(given) = graph.tensor(input) else { return };
+    let (node, input) = (graph.name_of(id).to_owned(), graph.name_of(input).to_owned());
+    let size = graph.group(collective.group).size;
+    if let CollectiveKind::AllGather { dim } | CollectiveKind::ReduceScatter { dim, .. } = collective.kind {
+        let Some(along) = given.shape.get(dim as usize) else {
+            // A single element is gathered to one element a rank, so that it has dimension 0.
+            if dim > 0 || !given.shape.is_empty() {
+                errors.push(VerifyError::CollectiveDim { node, input, given: given.to_string(), dim });
+            }
+            return;
+        };
+        if let (CollectiveKind::ReduceScatter { .. }, Some(length), Some(size)) =
+            (collective.kind, along.as_const(), size)
+            && !length.is_multiple_of(u64::from(size))
+        {
+            errors.push(VerifyError::Indivisible { node, input, given: given.to_string(), dim, size });
+            return;
+        }
+    }
+    let Some(found) = result else { return };
+    let expected = match collective.kind {
+        // How much each rank gets is in the arguments.
+        CollectiveKind::AllToAll => (found.dtype != given.dtype).then(|| format!("dtype {}", given.dtype.short_name())),
+        _ => collective_result(collective.kind, size, given)
+            .filter(|expected| !compatible(expected, found))
+            .map(|expected| TensorType { strides: None, device: None, ..expected }.to_string()),
+    };
+    if let Some(expected) = expected {
+        let found = found.to_string();
+        errors.push(VerifyError::CollectiveType { node, input, given: given.to_string(), found, expected });
+    }
+}
+
+/// Whether dtypes, ranks and all sizes that are numbers agree.
+fn compatible(a: &TensorType, b: &TensorType) -> bool {
+    let clash = |(a, b): (&Dim, &Dim)| matches!((a, b), (Dim::Const(a), Dim::Const(b)) if a != b);
+    a.dtype == b.dtype && a.shape.len() == b.shape.len() && !a.shape.iter().zip(&b.shape).any(clash)
+}

@@ -1,0 +1,86 @@
+//! The faults a graph can have.
+
+use std::fmt;
+
+/// One fault: what was found, and what was expected.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[expect(missing_docs, reason = "the message says what each field holds")]
+#[non_exhaustive]
+pub enum VerifyError {
+    #[error("the {what} names node {index}, which does not exist")]
+    Dangling { what: &'static str, index: usize },
+    #[error("`{node}` stands in the program order twice; expected once")]
+    TwiceInOrder { node: String },
+    #[error("two nodes are named `{name}`; expected a name for each")]
+    NameTwice { name: String },
+    #[error("`{node}` is a second output; expected one at most")]
+    SecondOutput { node: String },
+    #[error("output `{node}` is not the last node; expected nothing after it")]
+    OutputNotLast { node: String },
+    #[error("`{node}` uses `{operand}`, which is not in the program order")]
+    OperandGone { node: String, operand: String },
+    #[error("`{node}` uses `{operand}`, which stands after it; expected it before")]
+    UseBeforeDefinition { node: String, operand: String },
+    #[error("the arguments of `{node}` have {holes} holes, but it has {operands} operands; expected as many")]
+    Holes { node: String, holes: usize, operands: usize },
+    #[error("the holes in the arguments of `{node}` are not numbered in order of appearance")]
+    HoleOrder { node: String },
+    #[error("wait `{node}` has no operand; expected the result of a collective")]
+    WaitForNothing { node: String },
+    #[error("region {index} `{label}` has a parent that does not stand before it")]
+    RegionParent { label: String, index: usize },
+    #[error("region `{label}` lies inside more than {} others", super::MAX_DEPTH)]
+    RegionDepth { label: String },
+    #[error("`{node}` is in a region that does not exist")]
+    NoRegion { node: String },
+    #[error("`{node}` stands in region `{label}`, which was left before; expected its nodes together")]
+    RegionSplit { node: String, label: String },
+    #[error("`{node}` uses a group that does not exist")]
+    NoGroup { node: String },
+    #[error("group `{group}` has no ranks; expected one or more")]
+    EmptyGroup { group: String },
+    #[error("group `{group}` lists members but no size")]
+    GroupWithoutSize { group: String },
+    #[error("group `{group}` lists {found} ranks; expected {expected}, its size")]
+    GroupSize { group: String, found: usize, expected: u32 },
+    #[error("group `{group}` holds rank {rank} twice; expected once")]
+    RankTwice { group: String, rank: u32 },
+    #[error("collective `{node}` has no input; expected a tensor, or a list for a coalesced form")]
+    NoInput { node: String },
+    #[error("collective `{node}` has no `out`; expected the tensor it writes")]
+    NoOut { node: String },
+    #[error("collective `{node}` has an `out`, but is not the form that writes one")]
+    OutNotUsed { node: String },
+    #[error("`{node}` makes {found} of `{input}`, which is {given}; expected {expected}")]
+    CollectiveType { node: String, input: String, given: String, found: String, expected: String },
+    #[error("`{node}` makes {found} results of {expected} inputs; expected as many")]
+    CollectiveCount { node: String, found: usize, expected: usize },
+    #[error("`{node}` works along dimension {dim} of `{input}`, which is {given}; expected a smaller dimension")]
+    CollectiveDim { node: String, input: String, given: String, dim: u32 },
+    #[error(
+        "`{node}` scatters `{input}`, which is {given}, to {size} ranks; expected a multiple of {size} along dimension {dim}"
+    )]
+    Indivisible { node: String, input: String, given: String, dim: u32, size: u32 },
+    #[error("`{reader}` reads `{pending}`, whose result is pending; expected a wait on `{pending}` before")]
+    ReadPending { pending: String, reader: String },
+    #[error("order edge `{before}` to `{after}`: `{gone}` is not in the program order")]
+    EdgeEndGone { before: String, after: String, gone: String },
+    #[error("`{after}` has to run after `{before}` but stands before it")]
+    EdgeBroken { before: String, after: String },
+}
+
+/// All faults of a graph; at least one. Prints one a line.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct VerifyErrors(pub Vec<VerifyError>);
+
+impl fmt::Display for VerifyErrors {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, error) in self.0.iter().enumerate() {
+            let newline = if index > 0 { "\n" } else { "" };
+            write!(f, "{newline}{error}")?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for VerifyErrors {}

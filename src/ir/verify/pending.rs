@@ -1,0 +1,178 @@
+//! Whether a pending result is read.
+//!
+//! Each node's value is in one storage or several; a view shares those of its operand. A collective makes the
+//! storages of its result pending, and a wait on any view of them makes them valid. One walk in program order.
+
+use super::VerifyError;
+use crate::ir::args::Arg;
+use crate::ir::entities::NodeId;
+use crate::ir::graph::Graph;
+use crate::ir::ops::{Collective, Op, Variant};
+use crate::ir::optable::{Alias, effects, split_target};
+
+/// The storages of a value.
+#[derive(Clone, Copy)]
+enum Storages {
+    /// This many from this one on: one for a tensor, one for each element of a coalesced result.
+    Range(u32, u32),
+    /// A list kept by [`Walk`]: the operands of a collective that writes several.
+    List(u32),
+}
+
+impl Default for Storages {
+    fn default() -> Self {
+        Self::Range(0, 0)
+    }
+}
+
+struct Walk<'g> {
+    graph: &'g Graph,
+    /// By arena index.
+    of: Vec<Storages>,
+    /// By storage: what made it pending.
+    pending: Vec<Option<NodeId>>,
+    lists: Vec<Vec<Storages>>,
+}
+
+/// Reports each read or write of a pending value.
+pub(super) fn check(graph: &Graph, errors: &mut Vec<VerifyError>) {
+    let mut walk =
+        Walk { graph, of: vec![Storages::default(); graph.arena_len()], pending: Vec::new(), lists: Vec::new() };
+    for &id in graph.order() {
+        walk.node(id, errors);
+    }
+}
+
+impl Walk<'_> {
+    fn node(&mut self, id: NodeId, errors: &mut Vec<VerifyError>) {
+        let graph = self.graph;
+        match graph.node(id).op {
+            Op::Input => {
+                let pending = graph.meta_of(id).pending.then_some(id);
+                self.of[id.index()] = self.fresh(1, pending);
+            }
+            Op::Output => {}
+            Op::Wait => {
+                for operand in graph.operands(id) {
+                    self.set_pending(self.of[operand.index()], None);
+                }
+                if let Some(first) = graph.operands(id).first() {
+                    self.of[id.index()] = self.of[first.index()];
+                }
+            }
+            Op::Collective(collective) => {
+                self.read_operands(id, errors);
+                self.of[id.index()] = self.start(id, collective);
+            }
+            Op::Call(target) => self.call(id, graph.text(target), errors),
+        }
+    }
+
+    fn fresh(&mut self, count: u32, pending: Option<NodeId>) -> Storages {
+        let first = self.pending.len() as u32;
+        self.pending.resize(self.pending.len() + count as usize, pending);
+        Storages::Range(first, count)
+    }
+
+    /// Makes the result of a collective pending.
+    fn start(&mut self, id: NodeId, collective: Collective) -> Storages {
+        let graph = self.graph;
+        let inputs = graph.collective_inputs(id);
+        let written: Vec<NodeId> = match collective.variant {
+            Variant::Functional if collective.coalesced => return self.fresh(inputs.len() as u32, Some(id)),
+            Variant::Functional => return self.fresh(1, Some(id)),
+            Variant::InPlace => inputs.to_vec(),
+            Variant::Out => {
+                let mut out = Vec::new();
+                let operands = graph.operands(id);
+                if let Some(arg) = graph.args_of(id).get("out") {
+                    arg.for_each_operand(&mut |index| out.extend(operands.get(index as usize)));
+                }
+                out
+            }
+        };
+        // Lists hold no lists: a tuple among the operands is at fault, and following it could take forever.
+        let flat = |storages| if matches!(storages, Storages::List(_)) { Storages::default() } else { storages };
+        let storages: Vec<_> = written.iter().map(|node| flat(self.of[node.index()])).collect();
+        for &each in &storages {
+            self.set_pending(each, Some(id));
+        }
+        match storages.as_slice() {
+            [one] if !collective.coalesced => *one,
+            _ => {
+                self.lists.push(storages);
+                Storages::List(self.lists.len() as u32 - 1)
+            }
+        }
+    }
+
+    fn call(&mut self, id: NodeId, target: &str, errors: &mut Vec<VerifyError>) {
+        let effects = effects(self.graph, id);
+        let operands = self.graph.operands(id);
+        let (namespace, base, _) = split_target(target);
+        // What a higher-order operator calls may wait by itself.
+        if !effects.is_view() && !effects.shape_only && namespace != "higher_order" {
+            self.read_operands(id, errors);
+        }
+        let base_storages = match effects.alias {
+            Alias::Of(index) => operands.get(index as usize).map(|operand| self.of[operand.index()]),
+            Alias::Fresh | Alias::Any => None,
+        };
+        let element = matches!(base, "getitem" | "item" | "get_tuple_element").then(|| {
+            let index = self.graph.args_of(id).at(1, "index").and_then(Arg::as_int)?;
+            u32::try_from(index).ok()
+        });
+        self.of[id.index()] = match base_storages {
+            Some(storages) => self.element(storages, element.flatten()),
+            None => self.fresh(1, None),
+        };
+    }
+
+    /// The storages of one element of a tuple, or all of them.
+    fn element(&self, storages: Storages, index: Option<u32>) -> Storages {
+        let element = match (storages, index) {
+            (Storages::Range(first, count), Some(index)) if count > 1 && index < count => {
+                Some(Storages::Range(first + index, 1))
+            }
+            (Storages::List(list), Some(index)) => self.lists[list as usize].get(index as usize).copied(),
+            _ => None,
+        };
+        element.unwrap_or(storages)
+    }
+
+    fn read_operands(&self, id: NodeId, errors: &mut Vec<VerifyError>) {
+        for (place, operand) in self.graph.operands(id).iter().enumerate() {
+            let Some(pending) = self.first_pending(self.of[operand.index()]) else { continue };
+            let error = VerifyError::ReadPending {
+                pending: self.graph.name_of(pending).to_owned(),
+                reader: self.graph.name_of(id).to_owned(),
+            };
+            // One report for `add(g, g)`.
+            if place == 0 || errors.last() != Some(&error) {
+                errors.push(error);
+            }
+        }
+    }
+
+    fn first_pending(&self, storages: Storages) -> Option<NodeId> {
+        match storages {
+            Storages::Range(first, count) => {
+                self.pending[first as usize..(first + count) as usize].iter().find_map(|pending| *pending)
+            }
+            Storages::List(list) => self.lists[list as usize].iter().find_map(|&each| self.first_pending(each)),
+        }
+    }
+
+    fn set_pending(&mut self, storages: Storages, value: Option<NodeId>) {
+        match storages {
+            Storages::Range(first, count) => {
+                self.pending[first as usize..(first + count) as usize].fill(value);
+            }
+            Storages::List(list) => {
+                let each = std::mem::take(&mut self.lists[list as usize]);
+                each.iter().for_each(|&each| self.set_pending(each, value));
+                self.lists[list as usize] = each;
+            }
+        }
+    }
+}
