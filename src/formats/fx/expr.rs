@@ -545,7 +545,7 @@ impl<'a> Parser<'a> {
 }
 
 /// Tells a module's call without arguments from an attribute.
-const MODULE_CALL: &str = ".__call__";
+pub(super) const MODULE_CALL: &str = ".__call__";
 
 fn call(target: String, positional: Vec<Arg>) -> RightSide {
     RightSide { target, args: Args::positional(positional) }

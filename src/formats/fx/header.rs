@@ -229,8 +229,8 @@ fn joint_lines(text: &str, body: usize) -> Result<Option<(Vec<Declared>, usize)>
     if bytes.get(at) != Some(&b'=') || !text[right.min(text.len())..].starts_with("fx_pytree.tree_flatten_spec(") {
         return Err(Fault::expected(at, "`= fx_pytree.tree_flatten_spec(..)`"));
     }
-    let scanned = super::lex::scan_right_side(text, right, &mut Vec::new(), |_, _| false)?;
-    let end = end_of_line(bytes, scanned.end)?;
+    let right_end = super::lex::scan_right_side(text, right, &mut Vec::new(), |_, _| false)?;
+    let end = end_of_line(bytes, right_end)?;
     declared.sort_by_key(|input| &text[input.name.0..input.name.1]);
     let find = |name: Span| {
         let key = &text[name.0..name.1];
