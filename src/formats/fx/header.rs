@@ -54,8 +54,10 @@ pub(super) fn next_header(text: &str, mut at: usize) -> Result<Option<Header>, F
     Ok(None)
 }
 
+/// The name in a class line. PyTorch's logs may print the path of the generated code before it.
 fn class_name(line: &str) -> Option<&str> {
-    let rest = line.strip_prefix("class ")?.trim_start();
+    let behind_path = || line.split_once(" class ").filter(|(path, _)| !path.contains(' ')).map(|(_, rest)| rest);
+    let rest = line.strip_prefix("class ").or_else(behind_path)?.trim_start();
     let end = rest.find(['(', ':'])?;
     let name = rest[..end].trim_end();
     (!name.is_empty() && !name.contains(' ') && rest.contains(':')).then_some(name)
