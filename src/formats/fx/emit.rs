@@ -2,15 +2,11 @@
 
 use super::collective::{Parameter, legacy_group, parameters};
 use super::error::FxPrintError;
-use super::expr::{ALIAS, BINARY, MODULE_CALL, UNARY, is_identifier};
+use super::expr::{ALIAS, BINARY, MODULE_CALL, PYTHON, UNARY, is_identifier};
 use super::tails::{LastUses, Seen, can_delete, write_tail};
 use crate::ir::ops::torch_name;
 use crate::ir::{Arg, Args, Collective, CollectiveKind, Graph, Meta, NodeId, Op, RegionId, Spacing, Type};
 use std::fmt::Write;
-
-/// Namespaces that stand in Python as they are; all others are below `torch.ops`.
-const PYTHON: &[&str] =
-    &["torch", "math", "operator", "_operator", "builtins", "self", "pytree", "fx_pytree", "einops", "numpy"];
 
 /// How many source lines a merged node shows.
 const MOST_SOURCES: usize = 8;

@@ -11,6 +11,10 @@ use crate::ir::{Arg, Args, DType};
 /// Brackets may be nested this deep.
 const DEPTH_LIMIT: u32 = 200;
 
+/// Namespaces that stand in Python as they are; all others are below `torch.ops`.
+pub(super) const PYTHON: &[&str] =
+    &["torch", "math", "operator", "_operator", "builtins", "self", "pytree", "fx_pytree", "einops", "numpy"];
+
 /// Words without a dot that are values.
 const WORDS: &[&str] = &[
     "inf",
@@ -99,7 +103,7 @@ pub(super) fn parse_return(key: &str) -> Parsed<Args> {
     parser.end()?;
     Ok(Args::positional(match value {
         Arg::Tuple(items) => items,
-        Arg::Apply(name, mut args) if &*name == UNFLATTEN && !args.positional.is_empty() => {
+        Arg::Apply(name, mut args) if &*name == UNFLATTEN && only_first_has_operands(&args) => {
             match args.positional.swap_remove(0) {
                 Arg::List(items) | Arg::Tuple(items) => items,
                 value => vec![value],
@@ -107,6 +111,14 @@ pub(super) fn parse_return(key: &str) -> Parsed<Args> {
         }
         value => vec![value],
     }))
+}
+
+/// Whether there is a first argument, and no operand in any other.
+fn only_first_has_operands(args: &Args) -> bool {
+    let mut others = 0;
+    let keyword = args.keyword.iter().map(|(_, arg)| arg);
+    args.positional.iter().skip(1).chain(keyword).for_each(|arg| arg.for_each_operand(&mut |_| others += 1));
+    others == 0 && !args.positional.is_empty()
 }
 
 /// What rebuilds the nested results of a joint graph.
@@ -151,10 +163,16 @@ impl<'a> Parser<'a> {
         self.text.get(start..self.at).unwrap_or_default()
     }
 
-    fn dotted(&mut self) -> &'a str {
+    /// Names with points between them.
+    fn dotted(&mut self) -> Parsed<&'a str> {
         let start = self.at;
         self.at = dotted_end(self.text.as_bytes(), start);
-        self.slice(start)
+        let name = self.slice(start);
+        if name.split('.').any(str::is_empty) {
+            self.at = start;
+            return self.fail("a name");
+        }
+        Ok(name)
     }
 
     fn hole(&mut self) -> Arg {
@@ -274,15 +292,20 @@ impl<'a> Parser<'a> {
 
     fn call_or_attribute(&mut self) -> Parsed<RightSide> {
         let start = self.at;
-        let mut target =
-            if self.eat("getattr(self") { self.attribute_path(start, 0)? } else { self.dotted().to_owned() };
+        let of_self = self.text[start..].trim_start_matches(GETATTR);
+        let is_path = self.text[start..].starts_with(GETATTR) && of_self.starts_with("self");
+        let mut target = if is_path { self.attribute_path()? } else { self.dotted()?.to_owned() };
         if self.peek() == Some(b'(') {
             let args = self.arguments()?;
             let is_module = target.starts_with("self.");
             if is_module && args == Args::default() && !target.ends_with(MODULE_CALL) {
                 target.push_str(MODULE_CALL);
             }
-            let target = target.strip_prefix("torch.ops.").map(str::to_owned).unwrap_or(target);
+            let operator = target.strip_prefix("torch.ops.");
+            // Only what the writer puts below `torch.ops` again.
+            let operator =
+                operator.filter(|name| name.split_once('.').is_some_and(|(head, _)| !PYTHON.contains(&head)));
+            let target = operator.map(str::to_owned).unwrap_or(target);
             return Ok(RightSide { target, args });
         }
         if target.len() > 5 && target.starts_with("self.") {
@@ -296,16 +319,14 @@ impl<'a> Parser<'a> {
         self.infix(left)
     }
 
-    /// `getattr(self.a, "0").b`, which FX prints for names that are not identifiers, as `self.a.0.b`. The words
-    /// `getattr(self` are read already.
-    fn attribute_path(&mut self, start: usize, depth: u32) -> Parsed<String> {
-        if depth > DEPTH_LIMIT {
-            self.at = start;
-            return self.fail("fewer nested attributes");
+    /// `getattr(self.a, "0").b`, which FX prints for names that are not identifiers, as `self.a.0.b`.
+    fn attribute_path(&mut self) -> Parsed<String> {
+        let mut nested = 0;
+        while self.eat(GETATTR) {
+            nested += 1;
         }
-        let mut path = "self".to_owned();
-        path.push_str(self.dotted());
-        loop {
+        let mut path = self.dotted()?.to_owned();
+        for _ in 0..nested {
             self.expect(",")?;
             self.space();
             let quote = self.at;
@@ -313,14 +334,21 @@ impl<'a> Parser<'a> {
                 Some(b'"' | b'\'') => self.at = self.quoted_end()?,
                 _ => return self.fail("an attribute's name in quotes"),
             }
+            let name = self.text.get(quote + 1..self.at - 1).unwrap_or_default();
+            if name.is_empty() || word_end(name.as_bytes(), 0) < name.len() {
+                self.at = quote;
+                return self.fail("an attribute's name in quotes");
+            }
             path.push('.');
-            path.push_str(self.text.get(quote + 1..self.at - 1).unwrap_or_default());
+            path.push_str(name);
             self.expect(")")?;
-            path.push_str(self.dotted());
-            if self.peek() != Some(b',') {
-                return Ok(path);
+            if self.peek() == Some(b'.') {
+                self.at += 1;
+                path.push('.');
+                path.push_str(self.dotted()?);
             }
         }
+        Ok(path)
     }
 
     fn quoted_end(&mut self) -> Parsed<usize> {
@@ -485,7 +513,7 @@ impl<'a> Parser<'a> {
             self.at += 1;
         }
         if self.peek().is_some_and(is_letter) {
-            let word = self.dotted();
+            let word = self.dotted()?;
             if matches!(word, "inf" | "nan" | "math.inf" | "torch.inf" | "math.nan" | "torch.nan") {
                 return Ok(Arg::Word(self.slice(start).into()));
             }
@@ -518,7 +546,7 @@ impl<'a> Parser<'a> {
 
     fn word(&mut self) -> Parsed<Arg> {
         let start = self.at;
-        let word = self.dotted();
+        let word = self.dotted()?;
         if self.peek() == Some(b'(') {
             return Ok(Arg::Apply(word.into(), self.arguments()?));
         }
@@ -549,6 +577,9 @@ impl<'a> Parser<'a> {
 
 /// The target of `a = b`, which FX prints for inputs that Dynamo renamed.
 pub(super) const ALIAS: &str = "alias";
+
+/// Begins the attribute path of a name that is not an identifier.
+const GETATTR: &str = "getattr(";
 
 /// Tells a module's call without arguments from an attribute.
 pub(super) const MODULE_CALL: &str = ".__call__";

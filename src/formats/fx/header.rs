@@ -148,6 +148,11 @@ pub(super) fn optional_annotation(text: &str, at: usize, ends: &[u8]) -> Result<
         }
         _ => {
             let end = annotation_end(bytes, start, ends)?;
+            if let Some(quote) = bytes[start..end].iter().position(|&byte| byte == b'"')
+                && bytes[start..end].iter().filter(|&&byte| byte == b'"').count() % 2 == 1
+            {
+                return Err(Fault::expected(start + quote, "an annotation with both its quotes"));
+            }
             Ok((Some(Annotation { text: (start, end), quoted: false }), end))
         }
     }

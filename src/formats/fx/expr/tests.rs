@@ -39,6 +39,8 @@ fn every_form_of_right_side_is_a_call() {
         ("self.a()", "self.a.__call__: "),
         ("getattr(self.layers, \"0\").weight", "self.layers.0.weight: "),
         ("getattr(self, \"0\")(%)", "self.0: %0"),
+        ("getattr(getattr(self.a, \"0\").b, \"1\").c", "self.a.0.b.1.c: "),
+        ("getattr(%, \"0\")", "getattr: %0, '0'"),
         ("%.view(1, -1)", "method.view: %0, 1, -1"),
         ("%.shape", "getattr.shape: %0"),
     ] {
@@ -88,6 +90,10 @@ fn faulty_right_sides_are_errors() {
         ("f.g(1)[0]", 6, "the end of the statement"),
         ("f.g(*%)", 4, "a value"),
         ("%[]", 2, "a value"),
+        ("torch.ops..mm(%)", 0, "a name"),
+        ("f.g(torch.)", 4, "a name"),
+        ("getattr(self., \"0\")", 8, "a name"),
+        ("getattr(self.a, \"0.1\")", 16, "an attribute's name in quotes"),
     ] {
         let fault = parse_right_side(&key.replace('%', "\x01")).unwrap_err();
         assert_eq!((fault.at, fault.expected.as_str()), (at, expected), "{key}");
