@@ -17,7 +17,7 @@ use rustc_hash::FxBuildHasher;
 
 const UNDEFINED: u32 = u32::MAX;
 
-/// How many `# File:` lines in a row are kept.
+/// How many distinct `# File:` lines in a row are kept.
 const MOST_FILES: usize = 64;
 
 /// Reads every class of a file.
@@ -166,7 +166,8 @@ impl<'a> ClassReader<'a> {
             if !self.comments.in_files {
                 self.comments.files.clear();
             }
-            if self.comments.files.len() < MOST_FILES {
+            let is_new = self.comments.files.iter().all(|&(a, b)| self.text[a..b] != self.text[file.0..file.1]);
+            if is_new && self.comments.files.len() < MOST_FILES {
                 self.comments.files.push(file);
             }
             self.comments.in_files = true;
