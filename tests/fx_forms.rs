@@ -372,6 +372,8 @@ fn faults_have_a_place() {
         ("z = torch.ops.a.b(x))", "line 3, column 29: found `)`, expected an opening bracket before this one"),
         ("z = torch.ops.a.b('x)", "line 3, column 30: found `end of line`, expected the closing quote of a string"),
         ("z == x", "line 3, column 11: found `=`, expected `=`"),
+        ("None = x[0]", "line 3, column 9: found `None`, expected a name, which Python's keywords are not"),
+        ("with x:", "line 3, column 14: found `x`, expected `=`"),
         ("z x", "line 3, column 11: found `x`, expected `=`"),
         ("z: \"f32[4\" = x[0]", "line 3, column 13: `f32[4` is not a type: expected `]` after the sizes"),
         (

@@ -5,7 +5,7 @@
 //! Whatever it is, the graph knows it as a call: of `aten.mm.default`, `method.view`, `getattr.shape`, `self.weight`,
 //! `operator.getitem`, `operator.add`, `alias`.
 
-use super::lex::{HOLE, dotted_end, is_letter, repr_end, skip_space, string_end, word_end};
+use super::lex::{HOLE, dotted_end, is_keyword, is_letter, repr_end, skip_space, string_end, word_end};
 use crate::ir::{Arg, Args, DType};
 
 /// Brackets may be nested this deep.
@@ -588,9 +588,9 @@ fn call(target: String, positional: Vec<Arg>) -> RightSide {
     RightSide { target, args: Args::positional(positional) }
 }
 
-/// Whether a text can be a name in Python, keywords aside.
+/// Whether a text can be a name in Python.
 pub(super) fn is_identifier(text: &str) -> bool {
-    text.bytes().next().is_some_and(is_letter) && word_end(text.as_bytes(), 0) == text.len()
+    !is_keyword(text) && text.bytes().next().is_some_and(is_letter) && word_end(text.as_bytes(), 0) == text.len()
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ use super::collective::{Meaning, meaning};
 use super::error::Fault;
 use super::expr::{KeyFault, parse_return, parse_right_side};
 use super::header::{Annotation, Header, Span, docstring_end, end_of_line, next_header, optional_annotation};
-use super::lex::{is_letter, line_end, scan_right_side, skip_blanks, word_end};
+use super::lex::{is_keyword, is_letter, line_end, scan_right_side, skip_blanks, word_end};
 use super::{ClassText, Statement};
 use crate::ir::{ArgsId, Graph, Meta, MetaId, Name, NodeId, Op, Type, TypeId};
 use hashbrown::HashMap;
@@ -285,6 +285,9 @@ impl<'a> ClassReader<'a> {
 
     fn define(&mut self, (start, end): Span) -> Result<Name, Fault> {
         let text = &self.text[start..end];
+        if is_keyword(text) {
+            return Err(Fault::expected(start, "a name, which Python's keywords are not"));
+        }
         let name = self.graph.intern(text);
         let definitions = &mut self.class.definitions;
         if definitions.len() <= name.index() {
