@@ -510,7 +510,8 @@ impl<'a> Rewrite<'a> {
     /// Waits for the buffer and cuts it into parts.
     fn split(&mut self, index: usize) -> NodeId {
         let bucket = &self.plan.buckets[index];
-        let Made { launch, sizes, ranks, row_bytes, .. } = self.made[index].clone();
+        let Made { launch, ranks, row_bytes, .. } = self.made[index];
+        let sizes = std::mem::take(&mut self.made[index].sizes);
         let launch = launch.expect("a launch stands before its waits");
         let ty = self.emit.tensor(launch);
         let args = Args::positional(vec![Arg::Operand(0)]);
@@ -553,6 +554,15 @@ impl<'a> Rewrite<'a> {
         ty
     }
 
+    /// The type of one part of a tuple that `split` made.
+    fn part_of(&self, parts: NodeId, part: usize) -> TensorType {
+        let ty = match self.emit.graph.type_of(parts) {
+            Type::Tuple(types) => types.get(part).and_then(Type::as_tensor),
+            _ => None,
+        };
+        ty.cloned().expect("a bucket's buffer is split into tensors, one for each member")
+    }
+
     fn unpack_gather(&mut self, wait: NodeId, collective: NodeId, parts: NodeId, part: usize, made: &One, copy: bool) {
         let out = self.emit.tensor(wait);
         let input = self.emit.graph.collective_inputs(collective)[0];
@@ -560,9 +570,7 @@ impl<'a> Rewrite<'a> {
             Some(CollectiveKind::AllGather { dim }) => dim as usize,
             _ => 0,
         };
-        let ty = self.emit.graph.type_of(parts).clone();
-        let Type::Tuple(types) = ty else { return };
-        let Some(Type::Tensor(ty)) = types.into_iter().nth(part) else { return };
+        let ty = self.part_of(parts, part);
         let mut value = self.emit.get_item(parts, part, ty);
         if made.bytes {
             // The dtype may only be changed where rows start at multiples of it, which a copy sees to.
@@ -597,8 +605,7 @@ impl<'a> Rewrite<'a> {
         let out = self.emit.tensor(wait);
         let input = graph.collective_inputs(collective)[0];
         let in_place = graph.collective(collective).is_some_and(|c| c.variant == Variant::InPlace);
-        let Type::Tuple(types) = graph.type_of(parts).clone() else { return };
-        let Some(Type::Tensor(ty)) = types.into_iter().nth(part) else { return };
+        let ty = self.part_of(parts, part);
         let divided = match graph.collective(collective).map(|c| c.kind) {
             Some(CollectiveKind::ReduceScatter { dim, .. }) => Some(dim as usize),
             _ => None,
