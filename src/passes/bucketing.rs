@@ -10,7 +10,7 @@ use super::select::{Candidate, Caps, PlanGraph, Policy, Refusal, select};
 use crate::ir::optable;
 use crate::ir::{
     Arg, CollectiveKind, DType, Dependencies, Dim, Graph, GroupId, NodeId, Op, Order, RegionId, RegionKind, SymExpr,
-    Variant,
+    Type, Variant,
 };
 use indexmap::{IndexMap, IndexSet};
 use std::collections::VecDeque;
@@ -406,12 +406,18 @@ pub fn plan(graph: &Graph, dependencies: &Dependencies, options: &BucketOptions)
 /// Bytes a collective is counted with: the larger of input and output. `None` when a size is symbolic without a hint.
 #[must_use]
 pub fn collective_bytes(graph: &Graph, id: NodeId) -> Option<u64> {
-    let value = |id: NodeId| -> Option<u64> {
-        match graph.tensor(id)?.bytes()? {
-            Dim::Const(bytes) => Some(bytes),
-            Dim::Sym(expr) => evaluate(graph, &expr),
+    fn bytes(graph: &Graph, ty: &Type) -> Option<u64> {
+        match ty {
+            Type::Tensor(tensor) => match tensor.bytes()? {
+                Dim::Const(bytes) => Some(bytes),
+                Dim::Sym(expr) => evaluate(graph, &expr),
+            },
+            // What a coalesced collective makes.
+            Type::Tuple(parts) => parts.iter().try_fold(0u64, |sum, part| sum.checked_add(bytes(graph, part)?)),
+            Type::SymInt(_) | Type::SymOther(_) | Type::Token | Type::Unknown => None,
         }
-    };
+    }
+    let value = |id: NodeId| bytes(graph, graph.type_of(id));
     let input = graph.collective_inputs(id).iter().try_fold(0u64, |sum, &input| sum.checked_add(value(input)?))?;
     Some(input.max(value(id)?))
 }

@@ -104,9 +104,22 @@ impl Pipeline {
     /// # Errors
     /// [`PipelineError`]; the graph is then in an undefined but safe state and should be thrown away.
     pub fn run(&self, graph: &mut Graph) -> Result<Vec<PassReport>, PipelineError> {
+        self.run_watched(graph, &mut |_| {})
+    }
+
+    /// As [`Pipeline::run`], and calls `watch` before each pass, for progress.
+    ///
+    /// # Errors
+    /// As [`Pipeline::run`].
+    pub fn run_watched(
+        &self,
+        graph: &mut Graph,
+        watch: &mut dyn FnMut(&Pass),
+    ) -> Result<Vec<PassReport>, PipelineError> {
         crate::ir::verify::verify(graph).map_err(PipelineError::Input)?;
         let mut reports = Vec::with_capacity(self.passes.len());
         for pass in &self.passes {
+            watch(pass);
             let start = Instant::now();
             let mut report = run_pass(pass, graph)?;
             report.time = start.elapsed();
