@@ -1,7 +1,7 @@
 //! What was done to a graph, as data: the tables are made from it, and it is the JSON.
 
 use bucketeer::ir::{Dependencies, Graph, GroupId, NodeId};
-use bucketeer::passes::bucketing::{BucketKind, BucketPlan, Decision, MixedDtype, Mode};
+use bucketeer::passes::bucketing::{Bucket, BucketKind, BucketPlan, Decision, Member, MixedDtype, Mode};
 use bucketeer::passes::liveness::{PeakLive, peak_live};
 use bucketeer::passes::survey::{Surveyed, survey};
 use bucketeer::passes::{PassReport, Pipeline};
@@ -198,7 +198,7 @@ fn warnings(report: &GraphReport) -> Vec<String> {
     if u128::from(after) * 10 > u128::from(before) * 11 {
         let (from, to) = (crate::units::human(before), crate::units::human(after));
         warnings.push(format!(
-            "graph `{}`: peak live bytes grow from {from} to {to}, by {:.0} %; a lower cap keeps less alive",
+            "graph `{}`: peak live bytes grow from {from} to {to}, by {:.1} %; a lower cap keeps less alive",
             report.graph,
             growth_percent(before, after)
         ));
@@ -259,7 +259,7 @@ impl Volume {
 fn bucket_reports(graph: &Graph, pass: &'static str, plan: &BucketPlan) -> Vec<BucketReport> {
     let one = |bucket: &bucketeer::passes::bucketing::Bucket| {
         let offsets = offsets(graph, plan, bucket);
-        let member = |(member, offset): (&bucketeer::passes::bucketing::Member, Option<u64>)| MemberReport {
+        let member = |(member, offset): (&Member, Option<u64>)| MemberReport {
             name: graph.name_of(member.collective).to_owned(),
             bytes: member.bytes,
             offset,
@@ -277,13 +277,13 @@ fn bucket_reports(graph: &Graph, pass: &'static str, plan: &BucketPlan) -> Vec<B
 }
 
 /// Where each member begins in one rank's part of the buffer; not known from the first size on that is not.
-fn offsets(graph: &Graph, plan: &BucketPlan, bucket: &bucketeer::passes::bucketing::Bucket) -> Vec<Option<u64>> {
+fn offsets(graph: &Graph, plan: &BucketPlan, bucket: &Bucket) -> Vec<Option<u64>> {
     let ranks = match plan.options.kind {
         BucketKind::AllGather | BucketKind::ReduceScatter => graph.group(bucket.key.group).size.map(u64::from),
         BucketKind::AllReduce | BucketKind::Broadcast => Some(1),
     };
     let mut next = (plan.options.mode == Mode::Concat).then_some(0u64);
-    let offset = |member: &bucketeer::passes::bucketing::Member| {
+    let offset = |member: &Member| {
         let element = graph.tensor(member.collective).map_or(1, |tensor| tensor.dtype.bytes());
         let at = match plan.options.mixed_dtype {
             MixedDtype::Bytes => next.and_then(|at| at.checked_next_multiple_of(element)),
