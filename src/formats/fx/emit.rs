@@ -2,15 +2,11 @@
 
 use super::collective::{Parameter, legacy_group, parameters};
 use super::error::FxPrintError;
-use super::expr::{BINARY, UNARY, is_identifier};
+use super::expr::{ALIAS, BINARY, MODULE_CALL, PYTHON, UNARY, is_identifier};
 use super::tails::{LastUses, Seen, can_delete, write_tail};
 use crate::ir::ops::torch_name;
 use crate::ir::{Arg, Args, Collective, CollectiveKind, Graph, Meta, NodeId, Op, RegionId, Spacing, Type};
 use std::fmt::Write;
-
-/// Namespaces that stand in Python as they are; all others are below `torch.ops`.
-const PYTHON: &[&str] =
-    &["torch", "math", "operator", "_operator", "builtins", "self", "pytree", "fx_pytree", "einops", "numpy"];
 
 /// How many source lines a merged node shows.
 const MOST_SOURCES: usize = 8;
@@ -31,6 +27,9 @@ pub(super) enum Annotations {
 /// # Errors
 /// [`FxPrintError`] for a node that FX text cannot say.
 pub fn print_fresh(graph: &Graph) -> Result<String, FxPrintError> {
+    if graph.name.is_empty() || graph.name.contains(|c: char| c.is_whitespace() || "():#".contains(c)) {
+        return Err(FxPrintError::Name(graph.name.clone()));
+    }
     let mut text = format!("class {}(torch.nn.Module):\n    def forward(self", graph.name);
     for &id in graph.order().iter().filter(|&&id| graph.node(id).op == Op::Input) {
         check_name(graph, id)?;
@@ -205,58 +204,70 @@ fn write_arg(out: &mut String, graph: &Graph, id: NodeId, arg: &Arg) -> Result<(
 }
 
 fn write_collective(out: &mut String, graph: &Graph, id: NodeId, collective: Collective) -> Result<(), FxPrintError> {
-    let node = || graph.name_of(id).to_owned();
     if let CollectiveKind::AllGather { dim } | CollectiveKind::ReduceScatter { dim, .. } = collective.kind
         && dim != 0
     {
-        return Err(FxPrintError::Dimension { node: node(), dim });
+        return Err(FxPrintError::Dimension { node: graph.name_of(id).to_owned(), dim });
     }
-    let legacy = legacy_group(graph, collective.group);
-    let group = graph.group(collective.group);
+    let legacy = legacy_group(graph, collective.group).is_some();
     let args = graph.args_of(id);
-    let mut values = args.positional.iter();
-    let mut shown = Vec::new();
-    for parameter in parameters(collective.kind.name(), legacy.is_some()) {
-        let mut text = String::new();
-        match parameter {
-            Parameter::ReduceOp => {
-                let _ = write!(text, "'{}'", collective.kind.reduce_op().map_or("sum", |op| op.name()));
-            }
-            Parameter::Root => match collective.kind {
-                CollectiveKind::Broadcast { root } | CollectiveKind::Reduce { root, .. } => {
-                    let _ = write!(text, "{root}");
-                }
-                _ => {}
-            },
-            Parameter::GroupSize => {
-                let size = group
-                    .size
-                    .ok_or_else(|| FxPrintError::GroupSize { node: node(), group: group.name.to_string() })?;
-                let _ = write!(text, "{size}");
-            }
-            Parameter::Group => match args.get("group_name") {
-                Some(value) => write_arg(&mut text, graph, id, value)?,
-                None => write_arg(&mut text, graph, id, &Arg::Str(group.name.clone()))?,
-            },
-            Parameter::Tag => {
-                let _ = write!(text, "'{}'", legacy.map_or("", |(tag, _)| tag));
-            }
-            Parameter::Ranks => text.push_str(legacy.map_or("[]", |(_, ranks)| ranks)),
-            Parameter::Input | Parameter::OutputSplits | Parameter::InputSplits | Parameter::Pairs => {
-                let value = values.next().ok_or_else(|| FxPrintError::Arguments(node()))?;
-                write_arg(&mut text, graph, id, value)?;
-            }
+    let mut kept = args.positional.iter();
+    let _ = write!(out, "torch.ops.{}.{}.default(", namespace(legacy), torch_name(collective));
+    for (index, parameter) in parameters(collective.kind.name(), legacy).enumerate() {
+        if index > 0 {
+            out.push_str(", ");
         }
-        shown.push(text);
+        match parameter {
+            Parameter::Input | Parameter::OutputSplits | Parameter::InputSplits | Parameter::Pairs => {
+                let value = kept.next().ok_or_else(|| FxPrintError::Arguments(graph.name_of(id).to_owned()))?;
+                write_arg(out, graph, id, value)?;
+            }
+            parameter => write_group_or_op(out, graph, id, collective, parameter)?,
+        }
     }
     if let Some(value) = args.get("out") {
-        let mut text = "out = ".to_owned();
-        write_arg(&mut text, graph, id, value)?;
-        shown.push(text);
+        out.push_str(", out = ");
+        write_arg(out, graph, id, value)?;
     }
-    let namespace = namespace(legacy.is_some());
-    let _ = write!(out, "torch.ops.{namespace}.{}.default({})", torch_name(collective), shown.join(", "));
+    out.push(')');
     Ok(())
+}
+
+/// Appends an argument that the graph keeps in the collective itself.
+fn write_group_or_op(
+    out: &mut String,
+    graph: &Graph,
+    id: NodeId,
+    collective: Collective,
+    parameter: Parameter,
+) -> Result<(), FxPrintError> {
+    let group = graph.group(collective.group);
+    let legacy = legacy_group(graph, collective.group);
+    let number = match (parameter, collective.kind) {
+        (Parameter::GroupSize, _) => {
+            let unknown =
+                || FxPrintError::GroupSize { node: graph.name_of(id).to_owned(), group: group.name.to_string() };
+            Some(group.size.ok_or_else(unknown)?)
+        }
+        (Parameter::Root, CollectiveKind::Broadcast { root } | CollectiveKind::Reduce { root, .. }) => Some(root),
+        _ => None,
+    };
+    let text = match parameter {
+        Parameter::ReduceOp => collective.kind.reduce_op().map(|op| format!("'{op}'")),
+        Parameter::Tag => legacy.map(|(tag, _)| format!("'{tag}'")),
+        Parameter::Ranks => legacy.map(|(_, ranks)| ranks.to_owned()),
+        // The value that is the group, should a pass have lost the argument.
+        Parameter::Group => group.name.strip_prefix('%').map(str::to_owned),
+        _ => number.map(|number| number.to_string()),
+    };
+    match (parameter, graph.args_of(id).get("group_name"), text) {
+        (Parameter::Group, Some(value), _) => write_arg(out, graph, id, value),
+        (Parameter::Group, None, None) => write_arg(out, graph, id, &Arg::Str(group.name.clone())),
+        (_, _, text) => {
+            out.push_str(&text.unwrap_or_default());
+            Ok(())
+        }
+    }
 }
 
 fn write_call(out: &mut String, graph: &Graph, id: NodeId, target: &str) -> Result<(), FxPrintError> {
@@ -284,6 +295,7 @@ fn write_call(out: &mut String, graph: &Graph, id: NodeId, target: &str) -> Resu
                 return write_arg(out, graph, id, value);
             }
         }
+        ("", ALIAS, [value @ Arg::Operand(_)]) if is_plain => return write_arg(out, graph, id, value),
         ("getattr", name, [value @ Arg::Operand(_)]) if is_plain => {
             write_arg(out, graph, id, value)?;
             let _ = write!(out, ".{name}");
@@ -298,8 +310,8 @@ fn write_call(out: &mut String, graph: &Graph, id: NodeId, target: &str) -> Resu
             return Ok(());
         }
         ("self", path, _) => {
-            write_attribute(out, path);
-            if *args == Args::default() && !path.ends_with(".__call__") {
+            write_attribute(out, path.strip_suffix(MODULE_CALL).unwrap_or(path));
+            if *args == Args::default() && !path.ends_with(MODULE_CALL) {
                 return Ok(());
             }
             return write_in_brackets(out, graph, id);

@@ -55,6 +55,48 @@ pub(super) const fn is_letter(byte: u8) -> bool {
     matches!(CLASSES[byte as usize], Class::Letter)
 }
 
+/// Python's keywords: words that cannot be names.
+pub(super) fn is_keyword(word: &str) -> bool {
+    matches!(
+        word,
+        "False"
+            | "None"
+            | "True"
+            | "and"
+            | "as"
+            | "assert"
+            | "async"
+            | "await"
+            | "break"
+            | "class"
+            | "continue"
+            | "def"
+            | "del"
+            | "elif"
+            | "else"
+            | "except"
+            | "finally"
+            | "for"
+            | "from"
+            | "global"
+            | "if"
+            | "import"
+            | "in"
+            | "is"
+            | "lambda"
+            | "nonlocal"
+            | "not"
+            | "or"
+            | "pass"
+            | "raise"
+            | "return"
+            | "try"
+            | "while"
+            | "with"
+            | "yield"
+    )
+}
+
 /// The end of the identifier at `at`.
 #[inline]
 pub(super) fn word_end(bytes: &[u8], mut at: usize) -> usize {
@@ -114,43 +156,42 @@ pub(super) fn string_end(bytes: &[u8], at: usize) -> Result<usize, Fault> {
 
 /// Whether the word that ends at `end` is the name of a keyword argument.
 #[inline]
-fn is_keyword(bytes: &[u8], end: usize) -> bool {
+fn names_argument(bytes: &[u8], end: usize) -> bool {
     let at = skip_blanks(bytes, end);
     bytes.get(at) == Some(&b'=') && bytes.get(at + 1) != Some(&b'=')
 }
 
-/// Where a scanned right side ends, without the blanks behind it.
-pub(super) struct Scanned {
-    pub end: usize,
+/// The word at `at`: the end of its first part, its end, and whether the first part may name an operand. Names of
+/// functions and of keyword arguments (which only brackets hold) do not, nor do the parts of `torch` and `self`.
+#[inline]
+fn word(bytes: &[u8], at: usize, in_brackets: bool) -> (usize, usize, bool) {
+    let head = word_end(bytes, at);
+    match bytes.get(head) {
+        Some(b'.') => (head, dotted_end(bytes, head), !matches!(&bytes[at..head], b"torch" | b"self")),
+        Some(b'(') => (head, head, false),
+        Some(b' ' | b'=') => (head, head, !(in_brackets && names_argument(bytes, head))),
+        _ => (head, head, true),
+    }
 }
 
 /// Copies the right side that starts at `start` to `key`, with a hole for each word that `operand` accepts. `operand`
-/// gets the word's place and text, in order of appearance.
+/// gets the word's place and text, in order of appearance. Gives the end, without the blanks behind the right side.
 pub(super) fn scan_right_side(
     text: &str,
     start: usize,
     key: &mut Vec<u8>,
     mut operand: impl FnMut(usize, &str) -> bool,
-) -> Result<Scanned, Fault> {
+) -> Result<usize, Fault> {
     let bytes = text.as_bytes();
     let (mut at, mut copied, mut depth) = (start, start, 0u32);
+    let mut outermost = start;
     key.clear();
     while let Some(&byte) = bytes.get(at) {
         match CLASSES[byte as usize] {
             Class::Other => at += 1,
             Class::Letter => {
-                let head = word_end(bytes, at);
-                let mut end = head;
-                let is_call_or_keyword = match bytes.get(head) {
-                    Some(b'.') => {
-                        end = dotted_end(bytes, head);
-                        matches!(&bytes[at..head], b"torch" | b"self")
-                    }
-                    Some(b'(') => true,
-                    Some(b' ' | b'=') => depth > 0 && is_keyword(bytes, head),
-                    _ => false,
-                };
-                if !is_call_or_keyword && operand(at, &text[at..head]) {
+                let (head, end, may_be_operand) = word(bytes, at, depth > 0);
+                if may_be_operand && operand(at, &text[at..head]) {
                     key.extend_from_slice(&bytes[copied..at]);
                     key.push(HOLE);
                     copied = head;
@@ -160,6 +201,9 @@ pub(super) fn scan_right_side(
             Class::Digit => at = dotted_end(bytes, at),
             Class::Quote => at = string_end(bytes, at)?,
             Class::Open => {
+                if depth == 0 {
+                    outermost = at;
+                }
                 depth += 1;
                 at += 1;
             }
@@ -183,14 +227,17 @@ pub(super) fn scan_right_side(
         }
     }
     if depth > 0 {
-        return Err(Fault::expected(at, format!("{depth} closing bracket(s)")));
+        return Err(Fault::problem(outermost, 1, "this bracket is not closed".into(), "its closing bracket"));
     }
     while at > start && matches!(bytes[at - 1], b' ' | b'\t') {
         at -= 1;
     }
     key.extend_from_slice(&bytes[copied.min(at)..at]);
-    Ok(Scanned { end: at })
+    Ok(at)
 }
+
+/// Longer texts between `<` and `>` are not read as one; without a limit, unclosed ones would take quadratic time.
+const LONGEST_REPR: usize = 1000;
 
 /// The end of `<function f at 0x7f>`, as Python prints objects that have no other form; or of a lone `<`.
 pub(super) fn repr_end(bytes: &[u8], at: usize) -> usize {
@@ -198,7 +245,8 @@ pub(super) fn repr_end(bytes: &[u8], at: usize) -> usize {
         return at + 1;
     }
     let (mut end, mut depth) = (at, 0usize);
-    while let Some(&byte) = bytes.get(end) {
+    let limit = bytes.len().min(at + LONGEST_REPR);
+    while let Some(&byte) = bytes[..limit].get(end) {
         end += 1;
         match byte {
             b'<' => depth += 1,

@@ -4,12 +4,12 @@
 //! same bytes, but for what changed: a statement whose operands have other names gets those names, one that does
 //! something else is printed from the graph, and deletions (`;  x = None`) move with the last use of a value.
 //!
-//! * [`clean`]: what logs and terminals add to a line;
-//! * [`lex`], [`expr`]: words, and the right sides of statements;
-//! * [`collective`]: the arguments of PyTorch's functional collectives;
-//! * [`header`], [`read`]: classes and their statements;
-//! * [`emit`]: a statement from the graph;
-//! * [`tails`], [`write`]: which values to delete where, and the file.
+//! * `clean`: what logs and terminals add to a line;
+//! * `lex`, `expr`: words, and the right sides of statements;
+//! * `collective`: the arguments of PyTorch's functional collectives;
+//! * `header`, `read`: classes and their statements;
+//! * `emit`: a statement from the graph;
+//! * `tails`, `write`: which values to delete where, and the file.
 
 mod clean;
 mod collective;

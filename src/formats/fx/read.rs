@@ -9,13 +9,16 @@ use super::collective::{Meaning, meaning};
 use super::error::Fault;
 use super::expr::{KeyFault, parse_return, parse_right_side};
 use super::header::{Annotation, Header, Span, docstring_end, end_of_line, next_header, optional_annotation};
-use super::lex::{is_letter, line_end, scan_right_side, skip_blanks, word_end};
+use super::lex::{is_keyword, is_letter, line_end, scan_right_side, skip_blanks, word_end};
 use super::{ClassText, Statement};
-use crate::ir::{ArgsId, Graph, Meta, Name, NodeId, Op, Type, TypeId};
+use crate::ir::{ArgsId, Graph, Meta, MetaId, Name, NodeId, Op, Type, TypeId};
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
 
 const UNDEFINED: u32 = u32::MAX;
+
+/// How many distinct `# File:` lines in a row are kept.
+const MOST_FILES: usize = 64;
 
 /// Reads every class of a file.
 pub(super) fn read(source: &Source) -> Result<(Vec<ClassText>, Vec<Graph>), Fault> {
@@ -41,8 +44,10 @@ pub(super) fn read(source: &Source) -> Result<(Vec<ClassText>, Vec<Graph>), Faul
 struct Comments {
     /// What `# bucketeer: merges` lists.
     members: Option<Span>,
-    /// The `# File:` lines in force: FX prints them where they change.
+    /// The `# File:` lines in force, [`MOST_FILES`] at most: FX prints them where they change.
     files: Vec<Span>,
+    /// Metadata of a collective with these sources and no members.
+    files_meta: Option<MetaId>,
     /// Whether the line before was a `# File:` line.
     in_files: bool,
 }
@@ -157,14 +162,19 @@ impl<'a> ClassReader<'a> {
             self.comments.members = Some(span(members));
         } else if let Some(file) = words.strip_prefix("File: ") {
             let file = span(file);
+            self.comments.files_meta = None;
             if !self.comments.in_files {
                 self.comments.files.clear();
             }
-            self.comments.files.push(file);
+            let is_new = self.comments.files.iter().all(|&(a, b)| self.text[a..b] != self.text[file.0..file.1]);
+            if is_new && self.comments.files.len() < MOST_FILES {
+                self.comments.files.push(file);
+            }
             self.comments.in_files = true;
             return;
         } else if words.starts_with("No stacktrace found") {
             self.comments.files.clear();
+            self.comments.files_meta = None;
         }
         self.comments.in_files &= words.starts_with("...");
     }
@@ -207,14 +217,13 @@ impl<'a> ClassReader<'a> {
         let Self { graph, class, operands, spans, key, text, .. } = self;
         operands.clear();
         spans.clear();
-        let scanned = scan_right_side(text, right, key, |at, word| {
+        scan_right_side(text, right, key, |at, word| {
             let found = graph.names().find(word).and_then(|name| class.definitions.get(name.index()));
             let Some(&node) = found.filter(|&&node| node != UNDEFINED) else { return false };
             operands.push(NodeId::from_index(node as usize));
             spans.push((at as u32, word.len() as u32));
             true
-        })?;
-        Ok(scanned.end)
+        })
     }
 
     /// What the key means: known already, or parsed now.
@@ -276,6 +285,9 @@ impl<'a> ClassReader<'a> {
 
     fn define(&mut self, (start, end): Span) -> Result<Name, Fault> {
         let text = &self.text[start..end];
+        if is_keyword(text) {
+            return Err(Fault::expected(start, "a name, which Python's keywords are not"));
+        }
         let name = self.graph.intern(text);
         let definitions = &mut self.class.definitions;
         if definitions.len() <= name.index() {
@@ -314,13 +326,24 @@ impl<'a> ClassReader<'a> {
         if members.is_none() && !has_sources {
             return;
         }
+        match self.comments.files_meta {
+            Some(meta) if members.is_none() => self.graph.node_mut(id).meta = meta,
+            _ => self.make_meta(id, members, has_sources),
+        }
+        if let Some(node) = self.class.nodes.last_mut() {
+            *node = *self.graph.node(id);
+        }
+    }
+
+    fn make_meta(&mut self, id: NodeId, members: Option<Span>, has_sources: bool) {
         let text = |&(start, end): &Span| Box::from(&self.text[start..end]);
         let sources = if has_sources { self.comments.files.iter().map(text).collect() } else { Vec::new() };
         let list = members.map_or("", |(start, end)| &self.text[start..end]);
-        let members = list.split(',').map(str::trim).filter(|name| !name.is_empty()).map(Box::from).collect();
-        self.graph.set_meta(id, Meta { sources, members, ..Meta::default() });
-        if let Some(node) = self.class.nodes.last_mut() {
-            *node = *self.graph.node(id);
+        let names: Vec<_> = list.split(',').map(str::trim).filter(|name| !name.is_empty()).map(Box::from).collect();
+        let without_members = names.is_empty();
+        self.graph.set_meta(id, Meta { sources, members: names, ..Meta::default() });
+        if without_members && has_sources {
+            self.comments.files_meta = Some(self.graph.node(id).meta);
         }
     }
 

@@ -195,7 +195,7 @@ impl<'a> ClassWriter<'a> {
         let Self { line, key, graph, class, text, .. } = self;
         let scanned = scan_right_side(text, start, key, |at, word| {
             let found = graph.names().find(word).and_then(|name| class.definitions.get(name.index()));
-            if !found.is_some_and(|&node| (node as usize) < id.index()) {
+            if found.is_none_or(|&node| node as usize >= id.index()) {
                 return false;
             }
             if let Some(&operand) = operands.get(next) {
@@ -223,10 +223,10 @@ impl<'a> ClassWriter<'a> {
         } else {
             ReturnForm::Plain
         };
-        self.from_graph(id, form);
+        self.print_from_graph(id, form);
     }
 
-    fn from_graph(&mut self, id: NodeId, form: ReturnForm) {
+    fn print_from_graph(&mut self, id: NodeId, form: ReturnForm) {
         let result = if self.graph.node(id).op == Op::Output {
             emit::write_return(&mut self.line, self.graph, id, form)
         } else {
@@ -249,12 +249,12 @@ impl<'a> ClassWriter<'a> {
         self.line.push_str(self.indent);
         if self.graph.node(id).op == Op::Output {
             self.line.push_str("return ");
-            self.from_graph(id, self.return_form());
+            self.print_from_graph(id, self.return_form());
         } else {
             self.line.push_str(self.graph.name_of(id));
             self.annotate(id);
             self.line.push_str(" = ");
-            self.from_graph(id, ReturnForm::Tuple);
+            self.print_from_graph(id, ReturnForm::Tuple);
             write_tail(&mut self.line, self.graph, deleted);
         }
         self.line.push('\n');
