@@ -7,7 +7,7 @@
 //!      |                                       ^ expected a value
 //! ```
 
-use bucketeer::formats::{Document, Format, Place, ReadError};
+use bucketeer::formats::{Document, Place, ReadError};
 use bucketeer::ir::VerifyErrors;
 use std::fmt;
 
@@ -47,16 +47,12 @@ impl InputFault {
 
     /// A graph of a document that is not well-formed.
     pub fn of_verify(file: &str, document: &Document, graph: usize, errors: &VerifyErrors) -> Self {
-        let text = match document.format() {
-            Format::Fx | Format::Native => document.print(),
-            Format::Json => Vec::new(),
-        };
-        let text = String::from_utf8_lossy(&text);
+        let text = document.source();
         let name = &document.graphs()[graph].name;
         let mut message = format!("graph `{name}` is not well-formed");
         for error in errors.0.iter().take(MOST_FAULTS) {
             let error = error.to_string();
-            match definition(&text, graph, &error) {
+            match definition(text, graph, &error) {
                 Some(place) => {
                     let bare = excerpt(file, &place, None);
                     message.push_str(&format!("\n  {}\n{bare}", shorten(&error)));

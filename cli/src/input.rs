@@ -46,13 +46,27 @@ pub struct FactsArgs {
     hints: Vec<String>,
 }
 
+/// Facts about a graph, as validated; the groups file is read later.
+#[derive(Debug)]
+pub struct Facts {
+    groups: Option<std::path::PathBuf>,
+    hints: Vec<(String, u64)>,
+}
+
 impl FactsArgs {
+    /// Checks the options, before any work.
+    pub fn validate(self) -> Result<Facts> {
+        let hints = self.hints.iter().map(|hint| read_hint(hint)).collect::<Result<_>>()?;
+        Ok(Facts { groups: self.groups, hints })
+    }
+}
+
+impl Facts {
     /// Gives the facts to all graphs of a document.
     pub fn apply(&self, document: &mut Document) -> Result<()> {
-        for hint in &self.hints {
-            let (symbol, value) = read_hint(hint)?;
+        for (symbol, value) in &self.hints {
             for graph in document.graphs_mut() {
-                graph.hints.insert(symbol.into(), value);
+                graph.hints.insert(symbol.as_str().into(), *value);
             }
         }
         let Some(path) = &self.groups else { return Ok(()) };
@@ -69,12 +83,10 @@ impl FactsArgs {
     }
 }
 
-fn read_hint(text: &str) -> Result<(&str, u64)> {
-    let Some((symbol, value)) = text.split_once('=').map(|(symbol, value)| (symbol.trim(), value.trim())) else {
-        bail!("--hint `{text}`: expected SYMBOL=VALUE, such as s0=128");
-    };
-    match value.parse() {
-        Ok(value) if !symbol.is_empty() && i64::try_from(value).is_ok() => Ok((symbol, value)),
+fn read_hint(text: &str) -> Result<(String, u64)> {
+    let (symbol, value) = text.split_once('=').unwrap_or((text, ""));
+    match value.trim().parse() {
+        Ok(value) if !symbol.trim().is_empty() && i64::try_from(value).is_ok() => Ok((symbol.trim().to_owned(), value)),
         _ => bail!("--hint `{text}`: expected a symbol, `=` and a whole number of at most 2^63 - 1, such as s0=128"),
     }
 }

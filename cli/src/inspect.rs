@@ -29,9 +29,10 @@ pub struct InspectArgs {
 }
 
 /// Runs the command.
-pub fn run(arguments: &InspectArgs) -> Result<Verdict> {
+pub fn run(arguments: InspectArgs) -> Result<Verdict> {
+    let facts = arguments.facts.validate()?;
     let mut document = input::read_document(&arguments.graph)?;
-    arguments.facts.apply(&mut document)?;
+    facts.apply(&mut document)?;
     let label = input::label(&arguments.graph);
     let mut reports = Vec::new();
     let mut verdict = Verdict::Accepted;

@@ -43,7 +43,7 @@ enum Verdict {
 fn main() -> ExitCode {
     let verdict = match Arguments::parse().command {
         Command::Rewrite(arguments) => rewrite::run(*arguments),
-        Command::Inspect(arguments) => inspect::run(&arguments),
+        Command::Inspect(arguments) => inspect::run(arguments),
         Command::Convert(arguments) => convert::run(&arguments),
     };
     match verdict {

@@ -18,18 +18,16 @@ use std::time::{Duration, Instant};
 /// Runs the command.
 pub fn run(arguments: RewriteArgs) -> Result<Verdict> {
     let job = arguments.validate()?;
-    for note in &job.notes {
-        talk::say(note);
-    }
     let progress = talk::Progress::start();
     let mut times = Times::default();
     progress.set(format!("reading {}", input::label(&job.graph)));
     let mut document = times.measure("read", || input::read_document(&job.graph))?;
-    job.facts.apply(&mut document)?;
+    progress.pause(|| job.notes.iter().for_each(|note| talk::say(note)));
+    progress.pause(|| job.facts.apply(&mut document))?;
     let mut reports = Vec::new();
     for index in 0..document.graphs().len() {
         let graph = &mut document.graphs_mut()[index];
-        job.warn_of_strangers(graph);
+        progress.pause(|| job.warn_of_strangers(graph));
         match rewrite(graph, &job.pipeline, &progress) {
             Ok(report) => reports.push(report),
             Err(PipelineError::Input(errors)) => {

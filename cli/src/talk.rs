@@ -33,6 +33,11 @@ impl Progress {
     pub fn set(&self, text: String) {
         self.0.set_message(text);
     }
+
+    /// Takes the line away while something else is said.
+    pub fn pause<T>(&self, talk: impl FnOnce() -> T) -> T {
+        self.0.suspend(talk)
+    }
 }
 
 impl Drop for Progress {

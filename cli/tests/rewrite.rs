@@ -10,7 +10,7 @@ fn the_graph_goes_to_stdout_and_the_summary_to_stderr() {
     let ran =
         folder.run("rewrite g.txt --all-reduce 25MB").expect(0, &["graph `graph`: 16 nodes before", "all_reduce"]);
     assert!(ran.out().contains("members=[s0, s2, s3, s4]"), "{}", ran.out());
-    assert!(ran.talk().contains("left alone: 1 cap reached"), "{}", ran.talk());
+    assert!(ran.talk().contains("left alone: 1 oversize"), "{}", ran.talk());
     assert!(ran.talk().contains("no device data: taken as one device"), "{}", ran.talk());
 }
 
@@ -77,7 +77,7 @@ fn explain_says_of_every_collective_what_became_of_it() {
     let line = |name: &str| ran.talk().lines().find(|line| line.trim_start().starts_with(name)).unwrap().to_owned();
     assert!(line("s0 ").contains("9.5 MiB  bucket 1 of 1, offset 0"), "{}", line("s0 "));
     assert!(line("s2 ").contains("bucket 1 of 1, offset 10000000"), "{}", line("s2 "));
-    assert!(line("s1 ").contains("cap reached: does not fit with `s0`"), "{}", line("s1 "));
+    assert!(line("s1 ").contains("30000000 bytes are more than the cap of 25000000"), "{}", line("s1 "));
 }
 
 #[test]
@@ -91,7 +91,7 @@ fn json_takes_the_place_of_the_graph_unless_that_goes_to_a_file() {
     assert_eq!(graph["collectives"][0]["after"]["count"], 2);
     assert_eq!(graph["collectives"][0]["biggest_bucket_bytes"], 25_000_000);
     assert_eq!(graph["buckets"][0]["members"][1]["offset"], 10_000_000);
-    assert_eq!(graph["remarks"][1]["alone"]["reason"], "cap reached");
+    assert_eq!(graph["remarks"][1]["alone"]["reason"], "oversize");
     let with_file = folder.run("rewrite g.txt --all-reduce 25MB --json -o out.txt").expect(0, &[]);
     assert_eq!(with_file.out(), ran.out());
     assert!(folder.read("out.txt").contains("members=[s0, s2, s3, s4]"));

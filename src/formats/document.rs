@@ -54,6 +54,8 @@ impl Format {
 #[derive(Clone, Debug)]
 pub struct Document {
     body: Body,
+    /// The native text that was read.
+    source: Box<str>,
 }
 
 #[derive(Clone, Debug)]
@@ -78,10 +80,11 @@ impl Document {
     pub fn read(bytes: Vec<u8>) -> Result<Self, ReadError> {
         let bytes = if bytes.starts_with(GZIP_MAGIC) { decompress(&bytes)? } else { bytes };
         match detect(&bytes)? {
-            Format::Fx => Ok(Self { body: Body::Fx(FxText::parse(bytes).map_err(ReadError::Fx)?) }),
+            Format::Fx => Ok(Self::new(Body::Fx(FxText::parse(bytes).map_err(ReadError::Fx)?))),
             Format::Native => {
-                let graph = text::parse(utf8(&bytes)?).map_err(ReadError::Native)?;
-                Ok(Self { body: Body::Native(Box::new([graph])) })
+                let source = utf8(&bytes)?;
+                let graph = text::parse(source).map_err(ReadError::Native)?;
+                Ok(Self { body: Body::Native(Box::new([graph])), source: source.into() })
             }
             Format::Json => {
                 let text = utf8(&bytes)?;
@@ -90,10 +93,23 @@ impl Document {
                         crate::ir::json::JsonError::Shape(shape) => json_place(text, shape),
                         _ => None,
                     };
-                    ReadError::Json { error, place }
+                    ReadError::Json { error: Box::new(error), place }
                 })?;
-                Ok(Self { body: Body::Json(Box::new([graph])) })
+                Ok(Self::new(Body::Json(Box::new([graph]))))
             }
+        }
+    }
+
+    fn new(body: Body) -> Self {
+        Self { body, source: "".into() }
+    }
+
+    /// The text that was read, for messages that point into it; empty for JSON, where lines mean little.
+    #[must_use]
+    pub fn source(&self) -> &str {
+        match &self.body {
+            Body::Fx(text) => text.source(),
+            Body::Native(_) | Body::Json(_) => &self.source,
         }
     }
 
@@ -157,7 +173,7 @@ impl Document {
                 Body::Fx(FxText::parse(text).map_err(ConvertError::FxReadBack)?)
             }
         };
-        Ok(Self { body })
+        Ok(Self::new(body))
     }
 
     fn into_only_graph(self, to: Format) -> Result<Graph, ConvertError> {

@@ -76,7 +76,7 @@ pub enum ReadError {
     #[error("{error}")]
     Json {
         /// What is wrong.
-        error: JsonError,
+        error: Box<JsonError>,
         /// Where, for faults of the JSON itself.
         place: Option<Place>,
     },

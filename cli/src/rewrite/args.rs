@@ -1,7 +1,7 @@
 //! The options of `rewrite`: as typed, then as validated.
 
 use crate::convert::FormatWord;
-use crate::input::FactsArgs;
+use crate::input::{Facts, FactsArgs};
 use crate::talk;
 use anyhow::{Context, Result, bail};
 use bucketeer::formats::Format;
@@ -144,7 +144,7 @@ pub struct Job {
     pub pipeline: Pipeline,
     /// What to say before.
     pub notes: Vec<String>,
-    pub facts: FactsArgs,
+    pub facts: Facts,
     pub explain: bool,
     pub json: bool,
     pub stats: bool,
@@ -182,7 +182,7 @@ impl RewriteArgs {
             graph: self.graph,
             pipeline,
             notes,
-            facts: self.facts,
+            facts: self.facts.validate()?,
             explain: self.explain,
             json: self.json,
             stats: self.stats,
