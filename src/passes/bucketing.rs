@@ -734,7 +734,8 @@ fn only_to_outputs(graph: &Graph) -> Vec<bool> {
         let operands = graph.operands(id);
         let is_output = graph.node(id).op == Op::Output;
         let unary = operands.windows(2).all(|pair| pair[0] == pair[1]);
-        if !is_output && !(unary && passes[id.index()]) {
+        let passes_on = is_output || (unary && passes[id.index()]);
+        if !passes_on {
             for operand in operands {
                 passes[operand.index()] = false;
             }

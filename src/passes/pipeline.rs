@@ -221,7 +221,8 @@ pub fn parse_bytes(text: &str) -> Result<u64, SizeError> {
 /// Writes a size so that [`parse_bytes`] reads it back: in the largest unit that divides it.
 #[must_use]
 pub fn format_bytes(bytes: u64) -> String {
-    let fits = |&&(unit, factor): &&(&str, u64)| unit != "kB" && factor > 1 && bytes >= factor && bytes % factor == 0;
+    let fits =
+        |&&(unit, factor): &&(&str, u64)| unit != "kB" && factor > 1 && bytes >= factor && bytes.is_multiple_of(factor);
     match UNITS.iter().filter(fits).max_by_key(|(_, factor)| *factor) {
         Some((unit, factor)) => format!("{}{unit}", bytes / factor),
         None => bytes.to_string(),
