@@ -151,24 +151,24 @@ impl Quotient<'_> {
             let (first, last) = span(members);
             let stamp = index as u32 * 2;
             // What the search may cost before the habit of the kind decides, so that all searches stay linear.
-            let mut budget = 64 * members.len();
+            let budget = 64 * members.len();
             let mut up = Search::new(stamp, members, |slot| slot > first);
             let mut down = Search::new(stamp + 1, members, |slot| slot < last);
             let before = |slot: usize| self.dependencies.before(slot);
             let after = |slot: usize| users.of_slot(slot);
-            loop {
-                // In step, so that the cost is that of the smaller set.
-                if up.step(&mut marks, &self.bucket_of, index as u32, before) {
+            // In step, so that the cost is that of the smaller set; once one is known, the other need not grow larger.
+            let (mut up_over, mut down_over) = (false, false);
+            for _ in 0..budget {
+                up_over = up_over || up.step(&mut marks, &self.bucket_of, index as u32, before);
+                down_over = down_over || down.step(&mut marks, &self.bucket_of, index as u32, after);
+                if up_over && (down_over || down.found >= up.found) {
                     return if down.found < up.found { last } else { first };
                 }
-                if down.step(&mut marks, &self.bucket_of, index as u32, after) {
-                    return if down.found < up.found { last } else { first };
-                }
-                budget -= 1;
-                if budget == 0 {
-                    return if late { last } else { first };
+                if down_over && up.found > down.found {
+                    return last;
                 }
             }
+            if late { last } else { first }
         };
         self.buckets.iter().enumerate().map(anchor).collect()
     }
