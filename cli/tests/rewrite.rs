@@ -125,3 +125,18 @@ output(w, v)
     let ran = folder.run("rewrite g.txt --hint s0=16").expect(0, &[]);
     assert_eq!(ran.out().matches("= all_reduce(").count(), 1);
 }
+
+#[test]
+fn coalesced_gathers_agree_on_their_dimension() {
+    let text = "a = input f32[2, 3]; b = input f32[2, 3]
+g = all_gather(a, G:2); w = wait(g)
+h = all_gather(b, G:2, dim=1); v = wait(h)
+output(w, v)
+";
+    let folder = Folder::with("g.txt", text);
+    let ran = folder.run("rewrite g.txt --mode coalesced --explain").expect(0, &["reduce op, root or dimension"]);
+    assert_eq!(ran.out().matches("= all_gather(").count(), 2);
+    folder.write("g.txt", text.replace("G:2)", "G:2, dim=1)").replace(", dim=1, dim=1", ", dim=1"));
+    let ran = folder.run("rewrite g.txt --mode coalesced").expect(0, &[]);
+    assert!(ran.out().contains("all_gather_coalesced([a, b], G:2, dim=1)"), "{}", ran.out());
+}

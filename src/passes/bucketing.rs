@@ -146,11 +146,11 @@ impl BucketOptions {
     }
 }
 
-/// Everything that members of one bucket agree on. The dimension of a gather or scatter is not in it: members are
-/// packed flat, and unpacking puts each along its own.
+/// Everything that members of one bucket agree on. In mode `concat` the dimension of a gather or scatter is not in it:
+/// members are packed flat, and unpacking puts each along its own.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct BucketKey {
-    /// Kind, with reduce op or root; dimensions are zero.
+    /// Kind, with reduce op or root; dimensions are zero where members are packed flat.
     pub kind: CollectiveKind,
     /// In a new tensor or in place.
     pub variant: Variant,
@@ -172,7 +172,7 @@ impl BucketKey {
     /// Names of the fields in which two keys differ.
     fn differences(&self, other: &Self) -> Vec<&'static str> {
         let checks = [
-            (self.kind != other.kind, "reduce op or root"),
+            (self.kind != other.kind, "reduce op, root or dimension"),
             (self.variant != other.variant, "in-place form"),
             (self.group != other.group, "group"),
             (self.dtype != other.dtype, "dtype"),
@@ -552,6 +552,7 @@ impl Traits {
         let collective = graph.collective(id).expect("keys are made for collectives");
         let tensor = graph.tensor(id);
         let kind = match collective.kind {
+            other if options.mode == Mode::Coalesced => other,
             CollectiveKind::AllGather { .. } => CollectiveKind::AllGather { dim: 0 },
             CollectiveKind::ReduceScatter { op, .. } => CollectiveKind::ReduceScatter { op, dim: 0 },
             other => other,
