@@ -1,9 +1,9 @@
 //! `convert`: a file of graphs in another form.
 
 use crate::fault::InputFault;
-use crate::{Verdict, input, output};
+use crate::{Verdict, input, output, talk};
 use anyhow::{Result, bail};
-use bucketeer::formats::Format;
+use bucketeer::formats::{Document, Format};
 use std::path::PathBuf;
 
 /// Writes a graph in another form
@@ -58,8 +58,17 @@ pub fn run(arguments: &ConvertArgs) -> Result<Verdict> {
         },
     };
     let document = input::read_document(&arguments.input)?;
-    let converted =
-        document.convert(to).map_err(|error| InputFault::of_file(&input::label(&arguments.input), error))?;
+    let converted = to_format(document, to, &input::label(&arguments.input))?;
     output::write(Some(&arguments.out), &converted.print())?;
     Ok(Verdict::Accepted)
+}
+
+/// A document in another form; what is left out is said.
+pub fn to_format(document: Document, to: Format, label: &str) -> Result<Document> {
+    let losses = document.losses(to);
+    let converted = document.convert(to).map_err(|error| InputFault::of_file(label, error))?;
+    if !losses.is_empty() {
+        talk::warn(&format!("{} has no words for these, so they are left out: {}", to.title(), losses.join(", ")));
+    }
+    Ok(converted)
 }

@@ -42,8 +42,7 @@ pub fn run(arguments: RewriteArgs) -> Result<Verdict> {
     progress.set("writing".to_owned());
     let writes_graph = !job.json || job.out.is_some();
     if let Some(format) = job.to.filter(|_| writes_graph) {
-        let label = input::label(&job.graph);
-        document = document.convert(format).map_err(|error| InputFault::of_file(&label, error))?;
+        document = progress.pause(|| crate::convert::to_format(document, format, &input::label(&job.graph)))?;
     }
     let text = if writes_graph { times.measure("print", || document.print()) } else { Vec::new() };
     drop(progress);

@@ -62,3 +62,19 @@ fn inspect_warns_of_collectives_in_branches() {
     let folder = Folder::with("g.txt", text);
     folder.run("inspect g.txt").expect(0, &["region `if(f)` is a branch and holds collectives (s)"]);
 }
+
+#[test]
+fn what_fx_text_leaves_out_is_said() {
+    let text = "a = input f32[4] key=\"L1\"; b = input f32[4]
+group P = [[0, 1], [2, 3]]
+s = all_reduce(a, sum, P); w = wait(s)
+g = all_gather(b, G:2); v = wait(g)
+after(g, w)
+output(v, w)
+";
+    let folder = Folder::with("g.txt", text);
+    let ran = folder.run("convert g.txt out.py").expect(0, &["order edge (1)", "bucket boundary (1)"]);
+    assert!(ran.talk().contains("group's size or members (1)"), "{}", ran.talk());
+    let ran = folder.run("convert g.txt out.json").expect(0, &[]);
+    assert_eq!(ran.talk(), "");
+}

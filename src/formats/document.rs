@@ -3,7 +3,7 @@
 use super::error::{ConvertError, Place, ReadError};
 use super::fx::{self, FxText};
 use crate::ir::json::{from_json, to_json};
-use crate::ir::{Graph, text};
+use crate::ir::{Collective, CollectiveKind, Graph, ProcessGroup, Strength, text};
 use std::io::Read;
 
 /// A form that graphs have in files.
@@ -174,6 +174,37 @@ impl Document {
             }
         };
         Ok(Self::new(body))
+    }
+
+    /// What a form has no words for and [`Document::convert`] leaves out, in words. None of it changes what the graph
+    /// computes, but a later pass over the result does not know of it.
+    #[must_use]
+    pub fn losses(&self, to: Format) -> Vec<String> {
+        if to != Format::Fx || self.format() == Format::Fx {
+            return Vec::new();
+        }
+        let graph = &self.graphs()[0];
+        let metas = || graph.order().iter().map(|&id| graph.meta_of(id));
+        let wishes = graph.control.iter().filter(|edge| edge.strength == Strength::Soft).count();
+        // A text states the size of a group only where it gathers or scatters.
+        let states = |collective: Collective| {
+            matches!(collective.kind, CollectiveKind::AllGather { .. } | CollectiveKind::ReduceScatter { .. })
+        };
+        let collectives = || graph.order().iter().filter_map(|&id| graph.collective(id));
+        let unsaid = |(index, group): &(usize, &ProcessGroup)| {
+            let mut users = collectives().filter(|collective| collective.group.index() == *index);
+            !group.members.is_empty() || (group.size.is_some() && !users.any(states))
+        };
+        let counts = [
+            (graph.control.len() - wishes, "order edge"),
+            (wishes, "order wish"),
+            (graph.hints.len(), "hint"),
+            (metas().filter(|meta| meta.key.is_some()).count(), "bucket boundary"),
+            (metas().filter(|meta| meta.pending).count(), "pending input"),
+            (graph.groups().iter().enumerate().filter(unsaid).count(), "group's size or members"),
+        ];
+        let found = counts.into_iter().filter(|(count, _)| *count > 0);
+        found.map(|(count, what)| format!("{what} ({count})")).collect()
     }
 
     fn into_only_graph(self, to: Format) -> Result<Graph, ConvertError> {

@@ -45,6 +45,10 @@ impl GroupsFile {
         let value: Value = serde_json::from_slice(text)?;
         let map = value.get("groups").unwrap_or(&value);
         let map = map.as_object().ok_or_else(|| GroupsError::Shape { found: describe(map) })?;
+        if let Some((name, other)) = map.iter().find(|(_, lists)| !lists.is_array()) {
+            let found = format!("`{name}`: {}", describe(other));
+            return Err(GroupsError::Shape { found });
+        }
         let groups = map.iter().map(|(name, lists)| Ok((name.clone(), read_lists(name, lists)?)));
         Ok(Self { groups: groups.collect::<Result<_, GroupsError>>()? })
     }
@@ -157,7 +161,7 @@ mod tests {
             ("{\"G\": [0, 1]", "not JSON"),
             ("[]", "found a list, expected an object"),
             (r#"{"groups": 3}"#, "found `3`, expected an object"),
-            (r#"{"G": 3}"#, "group `G`: found `3`"),
+            (r#"{"G": 3}"#, "found `G`: `3`, expected an object"),
             (r#"{"G": [0, [1]]}"#, "group `G`: found `0`"),
             (r#"{"G": [0, -1]}"#, "found `-1`, expected a rank"),
             (r#"{"G": [0, 1.5]}"#, "found `1.5`, expected a rank"),
