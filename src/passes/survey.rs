@@ -20,7 +20,7 @@ pub struct Surveyed {
     pub depth: u32,
 }
 
-/// Lists the collectives of a graph that [`verify`](crate::ir::verify) accepts, in issue order.
+/// Lists the collectives of a graph that [`verify`](crate::ir::verify()) accepts, in issue order.
 #[must_use]
 pub fn survey(graph: &Graph, dependencies: &Dependencies) -> Vec<Surveyed> {
     let depths = depths(graph, dependencies);
