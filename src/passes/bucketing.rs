@@ -10,7 +10,7 @@ use super::select::{Candidate, Caps, PlanGraph, Policy, Refusal, select};
 use crate::ir::optable;
 use crate::ir::{
     Arg, CollectiveKind, DType, Dependencies, Dim, Graph, GroupId, NodeId, Op, Order, RegionId, RegionKind, SymExpr,
-    Variant,
+    Type, Variant,
 };
 use indexmap::{IndexMap, IndexSet};
 use std::collections::VecDeque;
@@ -146,11 +146,11 @@ impl BucketOptions {
     }
 }
 
-/// Everything that members of one bucket agree on. The dimension of a gather or scatter is not in it: members are
-/// packed flat, and unpacking puts each along its own.
+/// Everything that members of one bucket agree on. In mode `concat` the dimension of a gather or scatter is not in it:
+/// members are packed flat, and unpacking puts each along its own.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct BucketKey {
-    /// Kind, with reduce op or root; dimensions are zero.
+    /// Kind, with reduce op or root; dimensions are zero where members are packed flat.
     pub kind: CollectiveKind,
     /// In a new tensor or in place.
     pub variant: Variant,
@@ -172,7 +172,7 @@ impl BucketKey {
     /// Names of the fields in which two keys differ.
     fn differences(&self, other: &Self) -> Vec<&'static str> {
         let checks = [
-            (self.kind != other.kind, "reduce op or root"),
+            (self.kind != other.kind, "reduce op, root or dimension"),
             (self.variant != other.variant, "in-place form"),
             (self.group != other.group, "group"),
             (self.dtype != other.dtype, "dtype"),
@@ -406,12 +406,18 @@ pub fn plan(graph: &Graph, dependencies: &Dependencies, options: &BucketOptions)
 /// Bytes a collective is counted with: the larger of input and output. `None` when a size is symbolic without a hint.
 #[must_use]
 pub fn collective_bytes(graph: &Graph, id: NodeId) -> Option<u64> {
-    let value = |id: NodeId| -> Option<u64> {
-        match graph.tensor(id)?.bytes()? {
-            Dim::Const(bytes) => Some(bytes),
-            Dim::Sym(expr) => evaluate(graph, &expr),
+    fn bytes(graph: &Graph, ty: &Type) -> Option<u64> {
+        match ty {
+            Type::Tensor(tensor) => match tensor.bytes()? {
+                Dim::Const(bytes) => Some(bytes),
+                Dim::Sym(expr) => evaluate(graph, &expr),
+            },
+            // What a coalesced collective makes.
+            Type::Tuple(parts) => parts.iter().try_fold(0u64, |sum, part| sum.checked_add(bytes(graph, part)?)),
+            Type::SymInt(_) | Type::SymOther(_) | Type::Token | Type::Unknown => None,
         }
-    };
+    }
+    let value = |id: NodeId| bytes(graph, graph.type_of(id));
     let input = graph.collective_inputs(id).iter().try_fold(0u64, |sum, &input| sum.checked_add(value(input)?))?;
     Some(input.max(value(id)?))
 }
@@ -546,6 +552,7 @@ impl Traits {
         let collective = graph.collective(id).expect("keys are made for collectives");
         let tensor = graph.tensor(id);
         let kind = match collective.kind {
+            other if options.mode == Mode::Coalesced => other,
             CollectiveKind::AllGather { .. } => CollectiveKind::AllGather { dim: 0 },
             CollectiveKind::ReduceScatter { op, .. } => CollectiveKind::ReduceScatter { op, dim: 0 },
             other => other,
@@ -728,7 +735,8 @@ fn only_to_outputs(graph: &Graph) -> Vec<bool> {
         let operands = graph.operands(id);
         let is_output = graph.node(id).op == Op::Output;
         let unary = operands.windows(2).all(|pair| pair[0] == pair[1]);
-        if !is_output && !(unary && passes[id.index()]) {
+        let passes_on = is_output || (unary && passes[id.index()]);
+        if !passes_on {
             for operand in operands {
                 passes[operand.index()] = false;
             }

@@ -104,9 +104,22 @@ impl Pipeline {
     /// # Errors
     /// [`PipelineError`]; the graph is then in an undefined but safe state and should be thrown away.
     pub fn run(&self, graph: &mut Graph) -> Result<Vec<PassReport>, PipelineError> {
+        self.run_watched(graph, &mut |_| {})
+    }
+
+    /// As [`Pipeline::run`], and calls `watch` before each pass, for progress.
+    ///
+    /// # Errors
+    /// As [`Pipeline::run`].
+    pub fn run_watched(
+        &self,
+        graph: &mut Graph,
+        watch: &mut dyn FnMut(&Pass),
+    ) -> Result<Vec<PassReport>, PipelineError> {
         crate::ir::verify::verify(graph).map_err(PipelineError::Input)?;
         let mut reports = Vec::with_capacity(self.passes.len());
         for pass in &self.passes {
+            watch(pass);
             let start = Instant::now();
             let mut report = run_pass(pass, graph)?;
             report.time = start.elapsed();
@@ -208,7 +221,8 @@ pub fn parse_bytes(text: &str) -> Result<u64, SizeError> {
 /// Writes a size so that [`parse_bytes`] reads it back: in the largest unit that divides it.
 #[must_use]
 pub fn format_bytes(bytes: u64) -> String {
-    let fits = |&&(unit, factor): &&(&str, u64)| unit != "kB" && factor > 1 && bytes >= factor && bytes % factor == 0;
+    let fits =
+        |&&(unit, factor): &&(&str, u64)| unit != "kB" && factor > 1 && bytes >= factor && bytes.is_multiple_of(factor);
     match UNITS.iter().filter(fits).max_by_key(|(_, factor)| *factor) {
         Some((unit, factor)) => format!("{}{unit}", bytes / factor),
         None => bytes.to_string(),
