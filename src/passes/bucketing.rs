@@ -378,7 +378,7 @@ impl BucketPlan {
 }
 
 /// Chooses the buckets of one kind. A pure function of graph and options; the graph must pass
-/// [`verify`](crate::ir::verify).
+/// [`verify`](crate::ir::verify()).
 #[must_use]
 pub fn plan(graph: &Graph, dependencies: &Dependencies, options: &BucketOptions) -> BucketPlan {
     let view = View::new(graph, dependencies, options);
