@@ -9,8 +9,8 @@
 use super::select::{Candidate, Caps, PlanGraph, Policy, Refusal, select};
 use crate::ir::optable;
 use crate::ir::{
-    Arg, CollectiveKind, DType, Dependencies, Dim, Graph, GroupId, NodeId, Op, Order, RegionId, RegionKind, SymExpr,
-    Type, Variant,
+    Arg, CollectiveKind, DType, Dependencies, Dim, Graph, GroupId, NodeId, Op, Order, ProcessGroup, RegionId,
+    RegionKind, SymExpr, Type, Variant,
 };
 use indexmap::{IndexMap, IndexSet};
 use std::collections::VecDeque;
@@ -146,6 +146,15 @@ impl BucketOptions {
     }
 }
 
+impl BucketOptions {
+    /// Whether the graph has any collective of the kind.
+    #[must_use]
+    pub fn applies_to(&self, graph: &Graph) -> bool {
+        let kind = |id: NodeId| graph.collective(id).and_then(|c| BucketKind::of(c.kind));
+        graph.order().iter().any(|&id| kind(id) == Some(self.kind))
+    }
+}
+
 /// Everything that members of one bucket agree on. In mode `concat` the dimension of a gather or scatter is not in it:
 /// members are packed flat, and unpacking puts each along its own.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -240,6 +249,9 @@ pub enum Reason {
     },
     /// No neighbour in wait order has its key (policy `adjacent`).
     NotAdjacent,
+    /// The graph has merged collectives of the kind already (policy `adjacent`, which looks at a graph once: after its
+    /// own merges others would be neighbours).
+    LookedAt,
     /// The nearest collective of its kind differs in these parts of the key.
     KeyDiffers {
         /// The nearest one.
@@ -276,6 +288,7 @@ impl Reason {
                 Order::Region => "region border",
             },
             Self::NotAdjacent => "not adjacent",
+            Self::LookedAt => "looked at before",
             Self::KeyDiffers { .. } => "key differs",
             Self::NoPartner => "no partner",
         }
@@ -302,6 +315,7 @@ impl std::fmt::Display for Reason {
                 if path.is_empty() { Ok(()) } else { write!(f, " ({})", path.join(" > ")) }
             }
             Self::NotAdjacent => f.write_str("no neighbour in wait order has its key"),
+            Self::LookedAt => f.write_str("the graph has merged collectives already, and `adjacent` looks at it once"),
             Self::KeyDiffers { from, fields } => {
                 write!(f, "key differs from that of `{from}`, the nearest: {}", fields.join(", "))
             }
@@ -508,6 +522,11 @@ impl<'a> View<'a> {
             };
             view.seen.push((id, reason));
         }
+        let merged_before = view.seen.iter().any(|(_, reason)| *reason == Some(Reason::AlreadyMerged));
+        if merged_before && options.policy == Policy::Adjacent {
+            view.entries.clear();
+            view.seen.iter_mut().for_each(|(_, reason)| *reason = reason.take().or(Some(Reason::LookedAt)));
+        }
         view
     }
 
@@ -570,7 +589,7 @@ impl Traits {
         BucketKey {
             kind,
             variant: collective.variant,
-            group: collective.group,
+            group: same_ranks(graph, collective.group),
             dtype: if bytes_travel { None } else { tensor.map(|t| t.dtype) },
             region: graph.node(id).region,
             device: self.number(format!("device {device}")),
@@ -578,6 +597,18 @@ impl Traits {
             extras: self.number(format!("extras {extras:?}")),
         }
     }
+}
+
+/// The group itself; for one that is known by its ranks alone (`tag:[0, 1]`, as older operators name groups), the first
+/// group that is known to have just these ranks.
+fn same_ranks(graph: &Graph, id: GroupId) -> GroupId {
+    let by_ranks = |group: &ProcessGroup| group.name.contains(":[") && group.members.len() == 1;
+    let group = graph.group(id);
+    if !by_ranks(group) {
+        return id;
+    }
+    let found = graph.groups().iter().position(|other| other.members == group.members && !by_ranks(other));
+    found.map_or(id, GroupId::from_index)
 }
 
 /// Who reads the collectives of one kind.

@@ -59,6 +59,14 @@ pub struct PassReport {
     pub duplicates: Option<DuplicateStats>,
 }
 
+impl PassReport {
+    /// Whether the pass changed the graph.
+    #[must_use]
+    pub fn changed(&self) -> bool {
+        self.removed > 0 || self.plan.as_ref().is_some_and(|plan| !plan.buckets.is_empty())
+    }
+}
+
 /// Passes to run in order.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Pipeline {
@@ -99,7 +107,8 @@ impl Pipeline {
         Self { passes }
     }
 
-    /// Runs the passes. The graph is verified before the first and after each one.
+    /// Runs the passes. The graph is verified before the first, and after each one that changed
+    /// it.
     ///
     /// # Errors
     /// [`PipelineError`]; the graph is then in an undefined but safe state and should be thrown away.
@@ -123,8 +132,11 @@ impl Pipeline {
             let start = Instant::now();
             let mut report = run_pass(pass, graph)?;
             report.time = start.elapsed();
+            if report.changed() {
+                crate::ir::verify::verify(graph)
+                    .map_err(|errors| PipelineError::BrokenBy { pass: pass.name(), errors })?;
+            }
             reports.push(report);
-            crate::ir::verify::verify(graph).map_err(|errors| PipelineError::BrokenBy { pass: pass.name(), errors })?;
         }
         Ok(reports)
     }
@@ -135,15 +147,16 @@ fn run_pass(pass: &Pass, graph: &mut Graph) -> Result<PassReport, PipelineError>
         PassReport { name: pass.name(), time: Duration::ZERO, removed: 0, plan: None, merge: None, duplicates: None };
     match pass {
         Pass::DedupeWaits => report.removed = dedupe_waits(graph),
-        Pass::FoldTrivial => {
-            let dependencies = Dependencies::of(graph);
-            report.removed = fold_trivial(graph, &dependencies);
-        }
+        Pass::FoldTrivial => report.removed = fold_trivial(graph),
         Pass::DedupeCollectives => {
             let dependencies = Dependencies::of(graph);
             let stats = dedupe_collectives(graph, &dependencies);
             report.removed = stats.folded;
             report.duplicates = Some(stats);
+        }
+        Pass::Bucket(options) if !options.applies_to(graph) => {
+            report.plan = Some(BucketPlan { options: options.clone(), buckets: Vec::new(), remarks: Vec::new() });
+            report.merge = Some(MergeReport::default());
         }
         Pass::Bucket(options) => {
             let dependencies = Dependencies::of(graph);
