@@ -5,7 +5,7 @@
 //! changing a value or making a cycle, and writes it back in the form it came in.
 //!
 //! ```
-#![doc = include_str!("../tests/simple.rs")]
+#![doc = include_str!("../examples/simple.rs")]
 //! ```
 //!
 //! | module | holds |

@@ -14,7 +14,7 @@
 //! far. A collective `x` may join `A` exactly if no bucket in `{A} + after(A)` is in `reach(x)`. When `x` joins, every
 //! bucket that it depends on, and every bucket that those follow, gains `{A} + after(A)`.
 //!
-//! *Cost.* The sets are bit sets over [`SLOTS`] places, so a node costs a few words per edge and a collective a few
+//! *Cost.* The sets are bit sets over 256 places, so a node costs a few words per edge and a collective a few
 //! hundred operations, whatever the graph: near-linear. When all places are taken, the bucket with the least room
 //! retires into place 0, which stands for all retired buckets as if they were one. That only adds dependencies, so it
 //! may lose a merge (only when more than 255 buckets are open at once) and never allows a wrong one. Stored sets are

@@ -1,9 +1,9 @@
+//! Two gradients travel in one all-reduce.
+
 use bucketeer::ir::text;
 use bucketeer::passes::Pipeline;
 
-/// Two gradients travel in one all-reduce.
-#[test]
-fn two_gradients_travel_together() {
+fn main() {
     let mut graph = text::parse(
         "a = input f32[1024]; b = input f32[64, 8]
          s0 = all_reduce(a, sum, world:8); w0 = wait(s0)
