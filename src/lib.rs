@@ -20,5 +20,7 @@
 #![forbid(unsafe_code)]
 
 pub mod formats;
+#[doc(hidden)]
+pub mod fuzzing;
 pub mod ir;
 pub mod passes;

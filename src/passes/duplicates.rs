@@ -3,12 +3,14 @@
 //! Two functional collectives of one kind, group and arguments on one tensor have one result. The first is kept and
 //! stays alive until the last reader of both; how many bytes that keeps is reported. Left alone: collectives whose input
 //! or result is written anywhere, or of which both results leave the graph, since outputs must not come to share
-//! memory; and a first one in a region that does not enclose the second. Cost: linear.
+//! memory; a first one in a region that does not enclose the second; and a first one that is waited for last, when the
+//! second's readers may have run. Cost: linear.
 
 use super::waits::{encloses, redirect_control};
 use crate::ir::{Dependencies, Graph, NodeId, Op, Variant};
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
+use smallvec::SmallVec;
 
 /// What was folded.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -25,6 +27,9 @@ pub fn dedupe_collectives(graph: &mut Graph, dependencies: &Dependencies) -> Dup
     let mut first = HashMap::<_, NodeId, FxBuildHasher>::default();
     let mut replaced_by = vec![None; graph.arena_len()];
     let mut stats = DuplicateStats::default();
+    let position = graph.positions();
+    // By arena index of a wait: it serves one whose result leaves the graph.
+    let mut leaves = vec![false; graph.arena_len()];
     for &id in graph.order() {
         let Some(wait) = waits[id.index()] else { continue };
         let Op::Collective(collective) = graph.node(id).op else { continue };
@@ -33,10 +38,16 @@ pub fn dedupe_collectives(graph: &mut Graph, dependencies: &Dependencies) -> Dup
         if written || collective.coalesced || collective.variant != Variant::Functional {
             continue;
         }
-        let earlier = *first.entry((collective, graph.node(id).args, graph.operands(id).to_vec())).or_insert(id);
+        // Of operands that were themselves sent twice, the ones that stay.
+        let operands: SmallVec<[NodeId; 2]> =
+            graph.operands(id).iter().map(|operand| replaced_by[operand.index()].unwrap_or(*operand)).collect();
+        let earlier = *first.entry((collective, graph.node(id).args, operands)).or_insert(id);
         let Some(serving) = waits[earlier.index()].filter(|_| earlier != id) else { continue };
-        let reaches = encloses(graph, graph.node(serving).region, graph.node(id).region);
-        if reaches && !(dependencies.escapes(serving) && dependencies.escapes(wait)) {
+        let reaches = encloses(graph, graph.node(serving).region, graph.node(id).region)
+            && position[serving.index()] < position[wait.index()];
+        let serving_leaves = leaves[serving.index()] || dependencies.escapes(serving);
+        if reaches && !(serving_leaves && dependencies.escapes(wait)) {
+            leaves[serving.index()] = serving_leaves || dependencies.escapes(wait);
             replaced_by[id.index()] = Some(earlier);
             replaced_by[wait.index()] = Some(serving);
             stats.folded += 1;

@@ -73,7 +73,7 @@ pub fn merge(graph: &mut Graph, dependencies: &Dependencies, plan: &BucketPlan) 
     }
     check_sums(graph, plan)?;
     let readers = SizeReaders::of(graph, &plan.buckets);
-    let adjusted = readers.adjusted(graph, dependencies);
+    let adjusted = readers.adjusted(dependencies);
     let slot = |member: &Member| dependencies.slot_of(member.collective);
     let slots: Vec<Vec<usize>> = plan.buckets.iter().map(|bucket| bucket.members.iter().map(slot).collect()).collect();
     let kind = plan.buckets[0].key.kind;
@@ -91,41 +91,42 @@ struct SizeReaders {
     /// By reader: what the member does, and its input. (In mode `coalesced` the member's node changes its meaning.)
     of: hashbrown::HashMap<NodeId, (Collective, NodeId), rustc_hash::FxBuildHasher>,
     list: Vec<(NodeId, NodeId)>,
-    /// Other readers of the collective itself, below its wait, which will read the unpacked result.
-    below: Vec<(NodeId, NodeId)>,
+    /// Other readers of the collective itself, below its wait, which will read the unpacked result: collective, wait
+    /// and reader.
+    below: Vec<(NodeId, NodeId, NodeId)>,
 }
 
 impl SizeReaders {
     fn of(graph: &Graph, buckets: &[Bucket]) -> Self {
-        let mut member = vec![false; graph.arena_len()];
-        for id in buckets.iter().flat_map(|bucket| bucket.members.iter().map(|m| m.collective)) {
-            member[id.index()] = true;
+        let mut wait_of = vec![None; graph.arena_len()];
+        for member in buckets.iter().flat_map(|bucket| &bucket.members) {
+            wait_of[member.collective.index()] = Some(member.wait);
         }
         let mut readers = Self { of: hashbrown::HashMap::default(), list: Vec::new(), below: Vec::new() };
         for &id in graph.order() {
             for &operand in graph.operands(id) {
-                if !member[operand.index()] || graph.node(id).op == Op::Wait {
-                    continue;
-                }
+                let Some(wait) = wait_of[operand.index()].filter(|_| graph.node(id).op != Op::Wait) else { continue };
                 if reads_size_only(graph, id)
                     && let Some(collective) = graph.collective(operand)
                 {
-                    readers.of.insert(id, (collective, graph.collective_inputs(operand)[0]));
+                    // The input may be a member too, named directly below its wait.
+                    let input = graph.collective_inputs(operand)[0];
+                    readers.of.insert(id, (collective, wait_of[input.index()].unwrap_or(input)));
                     readers.list.push((operand, id));
                 } else {
-                    readers.below.push((operand, id));
+                    readers.below.push((operand, wait, id));
                 }
             }
         }
         readers
     }
 
-    fn adjusted(&self, graph: &Graph, dependencies: &Dependencies) -> Adjusted {
+    fn adjusted(&self, dependencies: &Dependencies) -> Adjusted {
         let mut adjusted = Adjusted::default();
         for &(collective, reader) in &self.list {
             let (from, to) = (dependencies.slot_of(collective), dependencies.slot_of(reader));
             adjusted.without.insert((from as u32, to as u32));
-            let input = graph.collective_inputs(collective)[0];
+            let input = self.of.get(&reader).map_or(collective, |&(_, input)| input);
             adjusted.with.entry(to).or_default().push(dependencies.slot_of(input));
         }
         adjusted
@@ -198,6 +199,14 @@ impl<'a> Rewrite<'a> {
     }
 
     fn run(&mut self, dependencies: &Dependencies, order: &Reordering) {
+        // In mode `coalesced` the member's name lives on as an element of the list, and its wait with it. Before all
+        // else, since a reader may be a member itself, and what it reads is packed.
+        if self.plan.options.mode == Mode::Concat {
+            for &(collective, wait, reader) in &self.readers.below {
+                let operands = self.emit.graph.operands_mut(reader).iter_mut();
+                operands.filter(|operand| **operand == collective).for_each(|operand| *operand = wait);
+            }
+        }
         for &slot in &order.slots {
             let Slot::Node(id) = dependencies.slots()[slot] else { continue };
             self.emit.region = self.emit.graph.node(id).region;
@@ -215,23 +224,8 @@ impl<'a> Rewrite<'a> {
     }
 
     fn finish(self, moved: usize) -> MergeReport {
-        let Self { emit, plan, readers, made, bucket_of, copied, .. } = self;
+        let Self { emit, made, bucket_of, copied, .. } = self;
         let Emitter { graph, order, .. } = emit;
-        let coalesced = plan.options.mode == Mode::Coalesced;
-        for (collective, reader) in readers.below {
-            // In mode `coalesced` the member's name lives on as an element of the list, and its wait with it.
-            let (bucket, wait) =
-                (bucket_of[collective.index()], |m: &Member| (m.collective == collective).then_some(m.wait));
-            if coalesced {
-                continue;
-            }
-            let wait = plan.buckets[bucket as usize].members.iter().find_map(wait);
-            for operand in graph.operands_mut(reader) {
-                if *operand == collective {
-                    *operand = wait.unwrap_or(*operand);
-                }
-            }
-        }
         graph.set_order(order);
         let launches: Vec<NodeId> = made.iter().filter_map(|made| made.launch).collect();
         let launch_of = |id: NodeId| match bucket_of.get(id.index()) {
