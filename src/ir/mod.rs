@@ -5,6 +5,7 @@ mod effects;
 mod entities;
 mod graph;
 pub mod infer;
+pub mod json;
 mod names;
 pub mod ops;
 pub mod optable;

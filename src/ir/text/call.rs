@@ -374,6 +374,7 @@ impl<'a> Parser<'a> {
 
     /// The first argument: a value, or a list of values for a coalesced form.
     fn inputs(&self, form: &Form, item: Option<Item>, operands: &mut Vec<NodeId>, at: usize) -> Result<Arg> {
+        let at = if let Some(Item::Word { at, .. }) = &item { *at } else { at };
         let arg = item.map(|item| self.plain(item, operands)).transpose()?;
         let value = |arg: &Arg| matches!(arg, Arg::Operand(_));
         match arg {

@@ -244,6 +244,11 @@ pub(super) fn is_word(text: &str) -> bool {
     !text.starts_with(' ') && lexer.next() == Ok(Token::Word(text))
 }
 
+/// Whether `text` can be a node's name: a word without `.` or `-` that stands for nothing else.
+pub(in crate::ir) fn is_name(text: &str) -> bool {
+    is_word(text) && !text.contains(['.', '-']) && !matches!(text, "True" | "False" | "None")
+}
+
 /// Whether `text` is one number with a point or exponent.
 pub(super) fn is_float(text: &str) -> bool {
     let mut lexer = Lexer::new(text);

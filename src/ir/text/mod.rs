@@ -13,7 +13,7 @@ pub use normal::{normalize, normalize_collective_args};
 pub use parse::parse;
 pub use print::print;
 
-#[expect(unused_imports, reason = "for json")]
+pub(super) use lex::is_name;
 pub(super) use parse::Parser;
 pub(super) use print::Printer;
 

@@ -1,7 +1,7 @@
 //! Statements: groups, hints, regions, order edges, definitions and their trailing clauses.
 
 use super::call::Draft;
-use super::lex::{Lexer, Token, unquote};
+use super::lex::{Lexer, Token, is_name, unquote};
 use super::normal::{SAID, renumber};
 use super::{MAX_DEPTH, TextError};
 use crate::ir::args::Arg;
@@ -331,7 +331,7 @@ impl<'a> Parser<'a> {
     }
 
     fn check_new(&self, name: &str, at: usize) -> Result<()> {
-        if name.contains(['.', '-']) || matches!(name, "True" | "False" | "None") {
+        if !is_name(name) {
             return Err(self.error(at, format!("`{name}`"), "a name: letters, digits and `_`"));
         }
         let known = self.graph.names().find(name).and_then(|name| self.values.get(name.index()).copied().flatten());
@@ -462,8 +462,12 @@ impl<'a> Parser<'a> {
             draft.ty = Some(self.type_here()?);
             return Ok(true);
         }
-        let Token::Word(word) = self.lex.peek()? else { return Ok(false) };
-        self.lex.next()?;
+        let mut ahead = self.lex;
+        let Token::Word(word) = ahead.next()? else { return Ok(false) };
+        if !matches!(word, "pending" | "on" | "strides") && ahead.peek()? != Token::Mark('=') {
+            return Ok(false);
+        }
+        self.lex = ahead;
         match word {
             "pending" => draft.meta.pending = true,
             "on" => {
