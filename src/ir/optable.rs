@@ -222,6 +222,8 @@ const KNOWN: &[&str] = &[
     "onednn",
     "builtins",
     "onnx",
+    "method",
+    "getattr",
     "",
 ];
 
@@ -290,7 +292,8 @@ pub fn call_effects(target: &str, args: &Args, result_known: bool) -> Effects {
     let (namespace, base, _) = split_target(target);
     if COMMUNICATION.contains(&base) || matches!(namespace, "c10d" | "opaque_comm" | "symm_mem" | "self") {
         // `self.attr` without a call is a constant of the module.
-        return if namespace == "self" && args == &Args::default() { Effects::pure() } else { Effects::fence() };
+        let constant = namespace == "self" && args == &Args::default() && !target.ends_with(".__call__");
+        return if constant { Effects::pure() } else { Effects::fence() };
     }
     if namespace == "higher_order" {
         let functional = FUNCTIONAL_HIGHER_ORDER.contains(&base);

@@ -1,0 +1,238 @@
+//! From bytes to plain code: what logs and terminals add is taken off, and put back when printing.
+//!
+//! The reader sees text without ANSI colours, without the prefixes that logging puts before every line
+//! (`V0101 12:00:00.000 123 file.py:45] [0/0] [__graph_code] `, `[rank0]:`), and with `\n` as line end. Most files
+//! have none of these and are read as they are, without a copy.
+
+use super::error::{Fault, FxError};
+use memchr::{memchr, memchr_iter, memchr2, memrchr};
+
+const ESCAPE: u8 = 0x1b;
+
+/// A line's start in the file and in the cleaned text.
+#[derive(Clone, Copy, Debug)]
+struct Line {
+    raw: u32,
+    clean: u32,
+}
+
+/// A file and its cleaned text.
+#[derive(Clone, Debug)]
+pub(super) struct Source {
+    raw: String,
+    cleaned: Option<(String, Vec<Line>)>,
+}
+
+impl Source {
+    /// Checks that the bytes are text, and cleans it.
+    pub(super) fn new(bytes: Vec<u8>) -> Result<Self, FxError> {
+        let raw = String::from_utf8(bytes).map_err(|error| not_text(&error))?;
+        if u32::try_from(raw.len()).is_err() {
+            let fault = Fault::problem(0, 0, "the file has more than 4 GiB".into(), "a file of at most 4 GiB");
+            return Err(locate(&raw, 0, &fault));
+        }
+        let cleaned = needs_cleaning(raw.as_bytes()).then(|| clean(&raw));
+        Ok(Self { raw, cleaned })
+    }
+
+    /// The cleaned text.
+    pub(super) fn text(&self) -> &str {
+        self.cleaned.as_ref().map_or(&self.raw, |(text, _)| text)
+    }
+
+    /// The bytes of the file.
+    pub(super) fn raw(&self) -> &str {
+        &self.raw
+    }
+
+    /// The file's bytes for a span of cleaned text that begins and ends where a line does.
+    pub(super) fn raw_lines(&self, start: usize, end: usize) -> &str {
+        &self.raw[self.raw_offset(start)..self.raw_offset(end)]
+    }
+
+    fn raw_offset(&self, clean: usize) -> usize {
+        let Some((text, lines)) = &self.cleaned else { return clean };
+        if clean >= text.len() {
+            return self.raw.len();
+        }
+        let line = lines.partition_point(|line| (line.clean as usize) < clean);
+        lines.get(line).map_or(self.raw.len(), |line| line.raw as usize)
+    }
+
+    /// What logging put before the line that holds a byte of the cleaned text, without colours; and its line end.
+    pub(super) fn style(&self, clean: usize) -> (String, &'static str) {
+        let Some((_, lines)) = &self.cleaned else { return (String::new(), "\n") };
+        let index = lines.partition_point(|line| line.clean as usize <= clean).saturating_sub(1);
+        let start = lines.get(index).map_or(0, |line| line.raw as usize);
+        let end = lines.get(index + 1).map_or(self.raw.len(), |line| line.raw as usize);
+        let mut plain = String::new();
+        strip_colours(&self.raw[start..end], &mut plain);
+        let line_end = if plain.ends_with("\r\n") { "\r\n" } else { "\n" };
+        plain.truncate(prefix_len(plain.as_bytes()));
+        (plain, line_end)
+    }
+
+    /// The error for a fault in the cleaned text.
+    pub(super) fn error(&self, fault: &Fault) -> FxError {
+        let text = self.text();
+        let start = memrchr(b'\n', &text.as_bytes()[..fault.at.min(text.len())]).map_or(0, |at| at + 1);
+        let prefix = self.style(start).0.chars().count();
+        locate(text, prefix, fault)
+    }
+
+    /// The line number, from 1, of a byte of the cleaned text.
+    pub(super) fn line_of(&self, at: usize) -> usize {
+        line_of(self.text(), at)
+    }
+}
+
+fn line_of(text: &str, at: usize) -> usize {
+    memchr_iter(b'\n', &text.as_bytes()[..at.min(text.len())]).count() + 1
+}
+
+fn locate(text: &str, prefix: usize, fault: &Fault) -> FxError {
+    let at = fault.at.min(text.len());
+    let start = memrchr(b'\n', &text.as_bytes()[..at]).map_or(0, |found| found + 1);
+    let end = memchr(b'\n', &text.as_bytes()[at..]).map_or(text.len(), |found| at + found);
+    let rest = text.get(at..end).unwrap_or_default();
+    let found = if fault.len > 0 { rest.get(..fault.len).unwrap_or(rest) } else { excerpt(rest) };
+    let found = match found {
+        "" if at >= text.len() => "end of file".to_owned(),
+        "" => "end of line".to_owned(),
+        found => found.to_owned(),
+    };
+    let before = text.get(start..at).unwrap_or_default();
+    let shown = before.chars().count().saturating_sub(100);
+    let source_line = before.chars().skip(shown).chain(rest.chars().take(100)).collect();
+    FxError {
+        line: line_of(text, at),
+        column: prefix + before.chars().count() + 1,
+        found,
+        expected: fault.expected.clone(),
+        problem: fault.problem.clone(),
+        source_line,
+    }
+}
+
+/// The first word of a text, or the first few characters.
+fn excerpt(rest: &str) -> &str {
+    let word = |c: char| c.is_alphanumeric() || matches!(c, '_' | '.');
+    let length = rest.find(|c| !word(c)).unwrap_or(rest.len());
+    let length = if length == 0 { rest.chars().next().map_or(0, char::len_utf8) } else { length };
+    rest.char_indices().nth(60).map_or(&rest[..length], |(cut, _)| &rest[..length.min(cut)])
+}
+
+fn not_text(error: &std::string::FromUtf8Error) -> FxError {
+    let valid = error.utf8_error().valid_up_to();
+    let bytes = error.as_bytes();
+    let start = memrchr(b'\n', &bytes[..valid]).map_or(0, |at| at + 1);
+    let before = String::from_utf8_lossy(&bytes[start..valid]);
+    let shown = before.chars().count().saturating_sub(200);
+    FxError {
+        line: memchr_iter(b'\n', &bytes[..valid]).count() + 1,
+        column: before.chars().count() + 1,
+        found: bytes.get(valid).map_or_else(String::new, |byte| format!("\\x{byte:02x}")),
+        expected: "UTF-8 text".into(),
+        problem: None,
+        source_line: before.chars().skip(shown).collect(),
+    }
+}
+
+fn needs_cleaning(bytes: &[u8]) -> bool {
+    memchr2(ESCAPE, b'\r', bytes).is_some()
+        || prefix_len(bytes) > 0
+        || memchr_iter(b'\n', bytes).any(|at| prefix_len(&bytes[at + 1..]) > 0)
+}
+
+fn clean(raw: &str) -> (String, Vec<Line>) {
+    let mut text = String::with_capacity(raw.len());
+    let mut lines = Vec::new();
+    let mut plain = String::new();
+    let mut at = 0;
+    for line in raw.split_inclusive('\n') {
+        lines.push(Line { raw: at as u32, clean: text.len() as u32 });
+        at += line.len();
+        let line = if memchr(ESCAPE, line.as_bytes()).is_some() {
+            plain.clear();
+            strip_colours(line, &mut plain);
+            &plain
+        } else {
+            line
+        };
+        let line = &line[prefix_len(line.as_bytes())..];
+        match line.strip_suffix("\r\n") {
+            Some(line) => {
+                text.push_str(line);
+                text.push('\n');
+            }
+            None => text.push_str(line),
+        }
+    }
+    (text, lines)
+}
+
+/// Appends `line` without its escape sequences.
+fn strip_colours(line: &str, plain: &mut String) {
+    let mut rest = line;
+    while let Some(at) = rest.find('\x1b') {
+        plain.push_str(&rest[..at]);
+        let bytes = rest.as_bytes();
+        let mut end = at + 1;
+        if bytes.get(end) == Some(&b'[') {
+            end += 1;
+            while bytes.get(end).is_some_and(|byte| (0x20..0x40).contains(byte)) {
+                end += 1;
+            }
+            if bytes.get(end).is_some_and(|byte| (0x40..0x7f).contains(byte)) {
+                end += 1;
+            }
+        }
+        rest = &rest[end..];
+    }
+    plain.push_str(rest);
+}
+
+/// How many bytes at the start of a line are a log's.
+fn prefix_len(line: &[u8]) -> usize {
+    if !matches!(line.first(), Some(b'[' | b'V' | b'I' | b'W' | b'E' | b'C' | b'D' | b'F' | 0xef)) {
+        return 0;
+    }
+    let mut at = if line.starts_with("\u{feff}".as_bytes()) { 3 } else { 0 };
+    while let Some(length) = rank_prefix(&line[at..]) {
+        at += length;
+    }
+    if let Some(length) = glog_prefix(&line[at..]) {
+        at += length;
+    }
+    at
+}
+
+/// `[rank0]:` or `[default0]:`, and a blank after it.
+fn rank_prefix(line: &[u8]) -> Option<usize> {
+    let close = 1 + line.strip_prefix(b"[")?.iter().take(40).position(|byte| !byte.is_ascii_alphanumeric())?;
+    let is_rank = close > 2 && line.get(close..close + 2)? == b"]:" && line[close - 1].is_ascii_digit();
+    is_rank.then(|| close + 2 + usize::from(line.get(close + 2) == Some(&b' ')))
+}
+
+/// `V0101 12:00:00.000 123 file.py:45] `, and the `[0/0] [__name] ` after it.
+fn glog_prefix(line: &[u8]) -> Option<usize> {
+    let digits = |from: usize, to: usize| line.get(from..to).is_some_and(|part| part.iter().all(u8::is_ascii_digit));
+    let clock = |at: usize| line.get(at) == Some(&b':');
+    let is_log = line.first()?.is_ascii_uppercase() && digits(1, 5) && line.get(5) == Some(&b' ');
+    if !is_log || !digits(6, 8) || !clock(8) || !digits(9, 11) || !clock(11) || !digits(12, 14) {
+        return None;
+    }
+    let head = &line[..line.len().min(400)];
+    let mut at = memchr(b']', head)? + 1;
+    if memchr(b'\n', &head[..at]).is_some() {
+        return None;
+    }
+    at += usize::from(line.get(at) == Some(&b' '));
+    while let Some(inner) = line[at..].strip_prefix(b"[") {
+        let tag = |byte: &u8| byte.is_ascii_alphanumeric() || b"_/.!:-".contains(byte);
+        let Some(close) = inner.iter().position(|byte| !tag(byte)).filter(|&close| inner[close] == b']') else { break };
+        at += close + 2;
+        at += usize::from(line.get(at) == Some(&b' '));
+    }
+    Some(at)
+}

@@ -1,0 +1,73 @@
+//! Which values a statement deletes, by the rule of FX's code generator.
+//!
+//! A value is deleted after the statement that uses it last, in order of first occurrence there; a value that is never
+//! used deletes itself, behind the others. Inputs are deleted like any value. What `return` uses is not deleted.
+
+use crate::ir::{Graph, NodeId, Op};
+
+/// Last uses in one version of a graph.
+pub(super) struct LastUses {
+    /// By node: the node that uses it last, or `u32::MAX`.
+    last: Vec<u32>,
+}
+
+const NEVER: u32 = u32::MAX;
+
+impl LastUses {
+    /// From nodes in order, each with its operands.
+    pub(super) fn new<'a>(arena: usize, nodes: impl Iterator<Item = (NodeId, &'a [NodeId])>) -> Self {
+        let mut last = vec![NEVER; arena];
+        for (id, operands) in nodes {
+            for operand in operands {
+                last[operand.index()] = id.index() as u32;
+            }
+        }
+        Self { last }
+    }
+
+    /// Of a graph as it is.
+    pub(super) fn of(graph: &Graph) -> Self {
+        Self::new(graph.arena_len(), graph.order().iter().map(|&id| (id, graph.operands(id))))
+    }
+
+    /// Puts the values that `id` deletes in `deleted`. `seen` holds, by node, the last statement that listed it.
+    pub(super) fn deleted_by(&self, id: NodeId, operands: &[NodeId], seen: &mut Seen, deleted: &mut Vec<NodeId>) {
+        deleted.clear();
+        let stamp = id.index() as u32;
+        for &operand in operands {
+            if self.last[operand.index()] == stamp && seen.0[operand.index()] != stamp {
+                seen.0[operand.index()] = stamp;
+                deleted.push(operand);
+            }
+        }
+        if self.last[id.index()] == NEVER {
+            deleted.push(id);
+        }
+    }
+}
+
+/// Scratch of [`LastUses::deleted_by`].
+pub(super) struct Seen(Vec<u32>);
+
+impl Seen {
+    /// For graphs of that many nodes.
+    pub(super) fn new(arena: usize) -> Self {
+        Self(vec![NEVER; arena])
+    }
+}
+
+/// Appends `;  a = b = None`, or nothing.
+pub(super) fn write_tail(out: &mut String, graph: &Graph, deleted: &[NodeId]) {
+    for (index, &id) in deleted.iter().enumerate() {
+        out.push_str(if index == 0 { ";  " } else { " = " });
+        out.push_str(graph.name_of(id));
+    }
+    if !deleted.is_empty() {
+        out.push_str(" = None");
+    }
+}
+
+/// Whether a node can have deletions behind it.
+pub(super) fn can_delete(op: Op) -> bool {
+    !matches!(op, Op::Input | Op::Output)
+}

@@ -1,0 +1,91 @@
+//! FX text: real graphs come back byte for byte, and changes show where they were made and nowhere else.
+
+use bucketeer::formats::fx::{FxText, print_fresh};
+use std::fs;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+fn shared() -> Option<PathBuf> {
+    let beside = Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared");
+    let named = std::env::var_os("BUCKETEER_SHARED").map(PathBuf::from);
+    let found = named.unwrap_or(beside).join("fixtures/torch");
+    if found.is_dir() {
+        return Some(found);
+    }
+    println!("skipped: {} is not there (BUCKETEER_SHARED names another place)", found.display());
+    None
+}
+
+fn text_files(folder: &Path, found: &mut Vec<PathBuf>) {
+    let mut entries: Vec<PathBuf> = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+    entries.sort();
+    for path in entries {
+        let name = path.to_string_lossy().into_owned();
+        if path.is_dir() {
+            text_files(&path, found);
+        } else if name.ends_with(".txt") || name.ends_with(".txt.gz") {
+            found.push(path);
+        }
+    }
+}
+
+fn read(path: &Path) -> Vec<u8> {
+    let bytes = fs::read(path).unwrap();
+    if path.extension().is_none_or(|extension| extension != "gz") {
+        return bytes;
+    }
+    let mut text = Vec::new();
+    flate2::read::GzDecoder::new(&bytes[..]).read_to_end(&mut text).unwrap();
+    text
+}
+
+fn real_files() -> Vec<(PathBuf, Vec<u8>)> {
+    let mut files = Vec::new();
+    if let Some(folder) = shared() {
+        text_files(&folder, &mut files);
+        assert!(files.len() > 500, "only {} files in {}", files.len(), folder.display());
+    }
+    files.into_iter().map(|path| (path.clone(), read(&path))).collect()
+}
+
+#[test]
+fn real_graphs_come_back_byte_for_byte() {
+    for (path, bytes) in real_files() {
+        let text = FxText::parse(bytes.clone()).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        assert!(text.print() == bytes, "{}", path.display());
+    }
+}
+
+#[test]
+fn real_graphs_printed_fresh_are_read_as_the_same_graphs() {
+    for (path, bytes) in real_files() {
+        let text = FxText::parse(bytes).unwrap();
+        for graph in text.graphs() {
+            let fresh = print_fresh(graph).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+            let again = FxText::parse(fresh.into_bytes()).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+            assert!(again.graphs() == [graph.clone()], "{}", path.display());
+        }
+    }
+}
+
+/// Fresh text follows FX in every byte, deletions too. What a graph does not keep is the form of the header and of the
+/// return, and whether a collective's arguments had keywords.
+#[test]
+fn real_graphs_printed_fresh_have_the_statements_that_fx_printed() {
+    for (path, bytes) in real_files() {
+        let text = FxText::parse(bytes.clone()).unwrap();
+        let statements = |text: &str| -> Vec<String> {
+            text.lines()
+                .filter(|line| line.contains(" = ") && !line.contains("fx_pytree."))
+                .map(str::to_owned)
+                .collect()
+        };
+        let fresh: String = text.graphs().iter().map(|graph| print_fresh(graph).unwrap()).collect();
+        let original = String::from_utf8(bytes).unwrap();
+        let (ours, theirs) = (statements(&fresh), statements(&original));
+        assert_eq!(ours.len(), theirs.len(), "{}", path.display());
+        for (ours, theirs) in ours.iter().zip(&theirs).filter(|(_, theirs)| !theirs.contains("group_name = ")) {
+            assert_eq!(ours, theirs, "{}", path.display());
+        }
+    }
+}
