@@ -6,6 +6,10 @@
 
 #![allow(dead_code, reason = "each test file uses a part")]
 
+pub mod interp;
+pub mod rewrite;
+pub mod tensor;
+
 use bucketeer::ir::infer::infer_type;
 use bucketeer::ir::{
     Arg, Args, Collective, CollectiveKind, ControlEdge, DType, Dim, GlobalRank, Graph, GroupId, Meta, NodeId, Op,
@@ -57,6 +61,14 @@ pub fn grow(steps: &[Step], options: GraphOptions) -> Graph {
         grower.step(step);
     }
     grower.finish()
+}
+
+/// Whether `inner` is `outer` or inside it.
+pub fn encloses(graph: &Graph, outer: RegionId, mut inner: RegionId) -> bool {
+    while inner != outer && inner != RegionId::ROOT {
+        inner = graph.region(inner).parent;
+    }
+    inner == outer
 }
 
 #[derive(Clone)]
