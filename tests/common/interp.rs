@@ -324,6 +324,7 @@ impl<'a> Machine<'a> {
                 if a != b
                     && let (Some(x), Some(y)) = (self.tensor(0, a), self.tensor(0, b))
                     && x.storage == y.storage
+                    && x.elements().min(y.elements()) > 0
                 {
                     shared.push((self.graph.name_of(a).to_owned(), self.graph.name_of(b).to_owned()));
                 }
