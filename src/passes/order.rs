@@ -156,15 +156,19 @@ impl Quotient<'_> {
             let mut down = Search::new(stamp + 1, members, |slot| slot < last);
             let before = |slot: usize| self.dependencies.before(slot);
             let after = |slot: usize| users.of_slot(slot);
+            let (mut all_up, mut all_down) = (false, false);
             loop {
-                // In step, so that the cost is that of the smaller set.
-                if up.step(&mut marks, &self.bucket_of, index as u32, before) {
-                    return if down.found < up.found { last } else { first };
-                }
-                if down.step(&mut marks, &self.bucket_of, index as u32, after) {
-                    return if down.found < up.found { last } else { first };
-                }
+                // In step, so that the cost is that of the smaller set. Until a search is over, what it found is only
+                // a lower bound.
+                all_up = all_up || up.step(&mut marks, &self.bucket_of, index as u32, before);
+                all_down = all_down || down.step(&mut marks, &self.bucket_of, index as u32, after);
                 budget -= 1;
+                if all_up && (down.found >= up.found || budget == 0) {
+                    return first;
+                }
+                if all_down && (up.found > down.found || budget == 0) {
+                    return last;
+                }
                 if budget == 0 {
                     return if late { last } else { first };
                 }
@@ -394,6 +398,14 @@ mod tests {
         let reads: &[&[usize]] = &[&[], &[0], &[0], &[2], &[3], &[4], &[1]];
         let found = order(reads, &[vec![1, 5]]).unwrap();
         assert_eq!((found.slots, found.moved), (vec![0, 2, 3, 4, 1, 6], 0));
+    }
+
+    #[test]
+    fn the_place_that_moves_fewer_nodes_wins_though_the_other_search_is_not_over() {
+        // 1 and 6 travel together; 6 needs 5, and 2, 3 and 4 follow from 1.
+        let reads: &[&[usize]] = &[&[], &[0], &[1], &[2], &[3], &[0], &[5]];
+        let found = order(reads, &[vec![1, 6]]).unwrap();
+        assert_eq!((found.slots, found.moved), (vec![0, 5, 1, 2, 3, 4], 1));
     }
 
     #[test]
