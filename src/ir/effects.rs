@@ -13,6 +13,7 @@
 //!   below the wait. The wait of an in-place collective counts as a write.
 //! - **Fences**: an operator that may communicate keeps its order with every collective and every other fence; random
 //!   operators keep their order among themselves.
+//! - **Inputs** keep their order among themselves: it is how a caller passes them.
 //! - **Control**: hard edges only. Soft ones are wishes and do not appear.
 //! - **Regions**: what enters a region is needed by all of it, what leaves it needs all of it. An edge across the border
 //!   is lifted to the slots where the region begins or ends.
@@ -31,7 +32,7 @@ pub enum Order {
     Data,
     /// They touch the same memory and one of them writes it.
     Memory,
-    /// One of them may communicate, or both draw random numbers.
+    /// One of them may communicate, both draw random numbers, or both are inputs.
     Fence,
     /// A hard control edge.
     Control,
@@ -84,6 +85,12 @@ impl Dependencies {
         for &id in graph.order() {
             for &operand in graph.operands(id) {
                 edges.add(operand, id, Order::Data);
+            }
+        }
+        let mut last_input = None;
+        for &id in graph.order().iter().filter(|&&id| graph.node(id).op == Op::Input) {
+            if let Some(before) = last_input.replace(id) {
+                edges.add(before, id, Order::Fence);
             }
         }
         memory_edges(graph, &effects, &memory, &mut edges);

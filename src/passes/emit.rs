@@ -142,6 +142,21 @@ impl<'a> Emitter<'a> {
         self.call(target, stem, ty, Args::positional(vec![Arg::Operand(0), sizes]), &operands)
     }
 
+    /// A table whose rows are dense, each row taken apart into the inner dimensions of `shape`: always a view.
+    pub fn stack(&mut self, table: NodeId, shape: &Shape) -> NodeId {
+        let from = self.tensor(table);
+        let mut ty = TensorType { strides: None, ..from.with_shape(shape.dims.clone()) };
+        let step = from.strides.as_ref().and_then(|strides| strides.first().cloned());
+        ty.strides = ty.dense_strides();
+        if let (Some(strides), Some(step)) = (&mut ty.strides, step) {
+            strides[0] = step;
+        }
+        let mut operands = vec![table];
+        let sizes = self.sizes(shape, &mut operands);
+        let args = Args::positional(vec![Arg::Operand(0), sizes]);
+        self.call("aten.view.default", "view", Type::Tensor(ty), args, &operands)
+    }
+
     /// Gives `id` the value of `tensor` in the shape that `id` has.
     pub fn become_reshape(&mut self, id: NodeId, tensor: NodeId, shape: &Shape) {
         let (target, _) = reshape_target(&self.tensor(tensor));

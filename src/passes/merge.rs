@@ -4,7 +4,7 @@
 //!
 //! | kind | pack | unpack of member i |
 //! |---|---|---|
-//! | all-gather | members flat, end to end | columns of `[group, total]`, one copy |
+//! | all-gather | members flat, end to end | columns of `[group, total]`, one copy each |
 //! | reduce-scatter | `[group, n_i]` side by side, so that chunk r of every member lies together | a slice |
 //! | all-reduce, broadcast | members flat, end to end | a slice |
 //!
@@ -568,13 +568,17 @@ impl<'a> Rewrite<'a> {
         let Type::Tuple(types) = ty else { return };
         let Some(Type::Tensor(ty)) = types.into_iter().nth(part) else { return };
         let mut value = self.emit.get_item(parts, part, ty);
+        // Columns of a row per rank are no view in the result's shape, so reshaping copies them, except where each rank
+        // gives a single row, or there is a single rank: those are copied here, so that results lie dense and apart.
+        let rows = self.emit.tensor(input).shape.get(dim).and_then(Dim::as_const);
+        let may_be_view = dim == 0 && rows.is_none_or(|rows| rows < 2) && made.ranks > 1;
         if made.bytes {
             // The dtype may only be changed where rows start at multiples of it, which a copy sees to.
             value = self.emit.clone(value);
             value = self.emit.bit_cast(value, out.dtype);
-        } else if copy && made.ranks == 1 {
+        } else if may_be_view || (copy && made.ranks == 1) {
             value = self.emit.clone(value);
-            self.copied += 1;
+            self.copied += usize::from(made.ranks == 1);
         }
         if dim == 0 {
             let from = (0..out.shape.len())
@@ -586,14 +590,15 @@ impl<'a> Rewrite<'a> {
         let mut dims = self.emit.tensor(input).shape;
         dims.insert(0, Dim::Const(made.ranks));
         let from = (0..dims.len()).map(|at: usize| (at.saturating_sub(1), Scale::Same)).collect();
-        let stacked = self.emit.reshape(value, &Shape { dims, from: (input, from) });
+        let stacked = self.emit.stack(value, &Shape { dims, from: (input, from) });
         let mut order: Vec<usize> = (1..=out.shape.len()).collect();
         order.insert(dim, 0);
         let moved = self.emit.permute(stacked, &order);
+        let dense = self.emit.clone(moved);
         let from = (0..out.shape.len())
             .map(|at| (at, if at == dim { Scale::Times(made.ranks) } else { Scale::Same }))
             .collect();
-        self.emit.become_reshape(wait, moved, &Shape { dims: out.shape, from: (input, from) });
+        self.emit.become_reshape(wait, dense, &Shape { dims: out.shape, from: (input, from) });
     }
 
     fn unpack_slice(&mut self, wait: NodeId, collective: NodeId, parts: NodeId, part: usize, copy: bool) {

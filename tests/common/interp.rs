@@ -13,7 +13,7 @@ use bucketeer::ir::{
     Arg, Collective, CollectiveKind, DType, Dim, Graph, NodeId, Op, ReduceOp, RegionId, RegionKind, SymExpr,
     TensorType, Type, Variant,
 };
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 /// What the graph is run with.
 #[derive(Clone, Debug, Default)]
@@ -22,6 +22,8 @@ pub struct Settings {
     pub symbols: HashMap<String, i64>,
     /// Inputs are arbitrary bits, with NaN payloads, rather than numbers.
     pub raw_inputs: bool,
+    /// Nodes that must lie in memory as their types state, dense where they state nothing.
+    pub laid_out: HashSet<String>,
 }
 
 /// A value of one rank.
@@ -68,7 +70,8 @@ impl Run {
                     return Some(format!("rank {rank} has {} {what}s, then {}", a.len(), b.len()));
                 }
                 if let Some(nth) = a.iter().zip(b).position(|(a, b)| a != b) {
-                    return Some(format!("rank {rank}, {what} {nth}: {:?}\nbecame {:?}", a[nth], b[nth]));
+                    let short = |seen: &Seen| format!("{seen:?}").chars().take(400).collect::<String>();
+                    return Some(format!("rank {rank}, {what} {nth}: {}\nbecame {}", short(&a[nth]), short(&b[nth])));
                 }
             }
         }
@@ -185,11 +188,15 @@ impl<'a> Machine<'a> {
     }
 
     fn shape(&self, ty: &TensorType) -> Vec<usize> {
+        self.sizes(&ty.shape)
+    }
+
+    fn sizes(&self, dims: &[Dim]) -> Vec<usize> {
         let size = |dim: &Dim| match dim {
             Dim::Const(size) => *size as usize,
             Dim::Sym(expr) => self.evaluate(expr) as usize,
         };
-        ty.shape.iter().map(size).collect()
+        dims.iter().map(size).collect()
     }
 
     fn check_type(&self, id: NodeId, rank: usize) {
@@ -202,6 +209,13 @@ impl<'a> Machine<'a> {
         match (ty, value) {
             (Type::Tensor(ty), Value::Tensor(tensor)) => {
                 assert_eq!((ty.dtype, self.shape(ty)), (tensor.dtype, tensor.shape.clone()), "type of `{name}`");
+                if self.settings.laid_out.contains(name) && tensor.elements() > 0 {
+                    let stated = ty.strides.as_ref().map(|strides| self.sizes(strides));
+                    let stated = stated.unwrap_or_else(|| dense_strides(&tensor.shape));
+                    let same = |at: usize| tensor.shape[at] == 1 || tensor.strides[at] == stated[at];
+                    let found = &tensor.strides;
+                    assert!((0..stated.len()).all(same), "strides of `{name}`: {found:?}, stated {stated:?}");
+                }
             }
             (Type::Tuple(types), Value::Tuple(values)) => {
                 assert_eq!(types.len(), values.len(), "length of tuple `{name}`");

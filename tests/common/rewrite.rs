@@ -160,7 +160,7 @@ impl Rewritten {
         self.check_order()?;
         self.check_waits()?;
         for (setting, before) in settings.iter().zip(&self.runs) {
-            let after = run(&self.graph, setting);
+            let after = run(&self.graph, &Settings { laid_out: self.made(), ..setting.clone() });
             if let Some(difference) = before.difference(&after) {
                 return Err(difference);
             }
@@ -175,6 +175,20 @@ impl Rewritten {
         let mut again = self.graph.clone();
         passes.run(&mut again).map_err(|error| format!("second run: {error}"))?;
         if again == self.graph { Ok(()) } else { Err(format!("the second run changed it to\n{}", print(&again))) }
+    }
+
+    /// Names of the calls that the rewrite made.
+    fn made(&self) -> HashSet<String> {
+        let call = |graph: &Graph, id: NodeId| matches!(graph.node(id).op, Op::Call(_));
+        let old: HashSet<&str> = self
+            .before
+            .order()
+            .iter()
+            .filter(|&&id| call(&self.before, id))
+            .map(|&id| self.before.name_of(id))
+            .collect();
+        let new = self.graph.order().iter().filter(|&&id| call(&self.graph, id)).map(|&id| self.graph.name_of(id));
+        new.filter(|name| !old.contains(name)).map(str::to_owned).collect()
     }
 
     fn check_caps(&self) -> Result<(), String> {
