@@ -253,6 +253,14 @@ fn w14_members_of_several_dtypes_are_aligned() {
 }
 
 #[test]
+fn w14_strided_members_of_several_dtypes_are_made_dense_first() {
+    // Columns: flattened they would be views with a stride, which cannot change their dtype.
+    let text = "p = input f32[4,2]; q = input bf16[4,2]; a = slice(p, 0, 1, dim=1); b = slice(q, 1, 2, dim=1)\n\
+                g = all_gather(a, G0:2); h = all_gather(b, G0:2)\noutput(wait(g), wait(h))";
+    assert_eq!(rewrite(text, BYTES).buckets(), [["g", "h"]]);
+}
+
+#[test]
 fn w15_no_conversion_is_left_to_promotion() {
     let text = "p = input f8e4m3[4]; q = input f32[4]; c = cast(q, f8e4m3)\n\
                 g = all_gather(p, G0:2); w = wait(g); h = all_gather(c, G0:2); v = wait(h)\noutput(w, v)";

@@ -129,10 +129,15 @@ impl<'a> Emitter<'a> {
         Arg::Operand(operands.len() as u32 - 1)
     }
 
-    /// `tensor` in another shape: a view where it lies dense, else a copy; itself where nothing changes.
-    pub fn reshape(&mut self, tensor: NodeId, shape: &Shape) -> NodeId {
-        let from = self.tensor(tensor);
-        if from.shape == shape.dims && from.is_dense() {
+    /// `tensor` in another shape, dense: a view where it lies dense, else of a copy; itself where nothing changes.
+    pub fn reshape(&mut self, mut tensor: NodeId, shape: &Shape) -> NodeId {
+        let mut from = self.tensor(tensor);
+        if !from.is_dense() {
+            // Reshaping may find a view with strides, which what follows cannot take.
+            tensor = self.clone(tensor);
+            from = self.tensor(tensor);
+        }
+        if from.shape == shape.dims {
             return tensor;
         }
         let (target, stem) = reshape_target(&from);

@@ -265,6 +265,12 @@ fn dim_1_gathers_along_any_dimension_travel_flat() {
     let done = rewrite(&sketch("dim-1"), ALL);
     assert_eq!(done.count("all_gather"), 1);
     insta::assert_snapshot!("dim_1", done.body());
+    // Single rows and columns, where views are possible that share the buffer.
+    let text = "a = input f32[1,3]; b = input f32[3,1]; c = input f32[1,1,2]; t = transpose(b)\n\
+                g0 = all_gather(a, G0:2); g1 = all_gather(a, G0:2, dim=1); g2 = all_gather(b, G0:2, dim=1)\n\
+                g3 = all_gather(c, G0:2, dim=2); g4 = all_gather(t, G0:2, dim=1); g5 = all_gather(t, G0:2)\n\
+                output(wait(g0), wait(g1), wait(g2), wait(g3), wait(g4), wait(g5))";
+    assert_eq!(rewrite(text, ALL).count("all_gather"), 1);
 }
 
 #[test]
@@ -273,6 +279,10 @@ fn dim_1_scatters_along_any_dimension_travel_rank_major() {
                 r0 = reduce_scatter(a, sum, G0:2); r1 = reduce_scatter(b, sum, G0:2, dim=1)\n\
                 r2 = reduce_scatter(c, sum, G0:2, dim=2)\n\
                 w0 = wait(r0); w1 = wait(r1); w2 = wait(r2)\noutput(w0, w1, w2)";
+    assert_eq!(rewrite(text, ALL).count("reduce_scatter"), 1);
+    let text = "a = input f32[6,4]; b = input f32[4,1]; t = transpose(a); u = transpose(b)\n\
+                r0 = reduce_scatter(t, sum, G0:2, dim=1); r1 = reduce_scatter(u, sum, G0:2, dim=1)\n\
+                w0 = wait(r0); w1 = wait(r1)\noutput(w0, w1)";
     assert_eq!(rewrite(text, ALL).count("reduce_scatter"), 1);
 }
 
