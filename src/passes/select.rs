@@ -156,6 +156,10 @@ struct Open {
 }
 
 impl Open {
+    fn empty() -> Self {
+        Self { members: Vec::new(), bytes: 0, limit: None, refused: None, place: RETIRED, key: 0 }
+    }
+
     fn has_room(&self, bytes: u64, caps: &Caps) -> bool {
         // Without a cap a bucket is still an object of less than 2^63 bytes.
         let limit = self.limit.unwrap_or(i64::MAX as u64);
@@ -426,15 +430,36 @@ fn stronger(known: Option<Refusal>, new: Refusal) -> Option<Refusal> {
     }
 }
 
+/// Numbers of collectives in issue order, counted from 1, from the smallest to the largest of some.
+#[derive(Clone, Copy)]
+struct Span {
+    first: u32,
+    last: u32,
+}
+
+impl Span {
+    const NONE: Self = Self { first: u32::MAX, last: 0 };
+
+    const fn one(number: u32) -> Self {
+        Self { first: number, last: number }
+    }
+
+    fn and(self, other: Self) -> Self {
+        Self { first: self.first.min(other.first), last: self.last.max(other.last) }
+    }
+
+    const fn meets(self, other: Self) -> bool {
+        self.first <= other.last && other.first <= self.last
+    }
+}
+
 /// Carried by the `adjacent` sweep with each node.
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy)]
 struct Trace {
     /// The last bucket it depends on, counted from 1 over all keys.
     bucket: u32,
-    /// It depends, through something that does not wait, on collectives whose bucket was not decided yet: between
-    /// these numbers in issue order, or none if `first` is greater than `last`. Numbers count from 1.
-    first: u32,
-    last: u32,
+    /// It depends, through something that does not wait, on collectives whose bucket was not decided yet: these.
+    undecided: Span,
 }
 
 struct Run<K> {
@@ -442,8 +467,28 @@ struct Run<K> {
     bucket: Open,
     /// Number of the bucket being filled.
     id: u32,
-    /// Smallest and largest issue number of its members.
-    issued: (u32, u32),
+    /// Issue numbers of its members.
+    issued: Span,
+    /// Collectives that its members need and whose bucket was not decided when they joined.
+    needs: Span,
+    /// The same, for all buckets up to each number.
+    decided: Vec<Span>,
+}
+
+impl<K> Run<K> {
+    /// Closes the bucket being filled and opens another.
+    fn next_bucket(&mut self) -> Open {
+        let sofar = self.decided.last().copied().unwrap_or(Span::NONE);
+        self.decided.push(sofar.and(self.needs));
+        self.id += 1;
+        (self.issued, self.needs) = (Span::NONE, Span::NONE);
+        std::mem::replace(&mut self.bucket, Open::empty())
+    }
+
+    /// All undecided collectives that something depends on, through the buckets it depends on, too.
+    fn undecided(&self, trace: Trace) -> Span {
+        self.decided.get(trace.bucket as usize).map_or(trace.undecided, |span| span.and(trace.undecided))
+    }
 }
 
 fn adjacent<G: PlanGraph>(graph: &G, caps: &Caps) -> Selection {
@@ -461,38 +506,32 @@ fn adjacent<G: PlanGraph>(graph: &G, caps: &Caps) -> Selection {
     for (_, candidate) in candidates.iter().filter_map(|&node| graph.candidate(node).map(|c| (node, c))) {
         keys.entry(candidate.key).or_default().1 += 1;
     }
-    let empty = |limit| Open { members: Vec::new(), bytes: 0, limit, refused: None, place: RETIRED, key: 0 };
-    let mut run = Run { key: None, bucket: empty(None), id: 0, issued: (u32::MAX, 0) };
+    let mut run =
+        Run { key: None, bucket: Open::empty(), id: 0, issued: Span::NONE, needs: Span::NONE, decided: Vec::new() };
     let mut done: Vec<Open> = Vec::new();
     let mut refusals = HashMap::<usize, Refusal, FxBuildHasher>::default();
     let mut traces: Vec<Trace> = Vec::with_capacity(graph.node_count());
     for node in 0..graph.node_count() {
-        let mut trace = Trace { bucket: 0, first: u32::MAX, last: 0 };
-        for before in graph.dependencies(node) {
-            let other = traces[before];
-            trace.bucket = trace.bucket.max(other.bucket);
-            (trace.first, trace.last) = (trace.first.min(other.first), trace.last.max(other.last));
-        }
+        let mut trace = trace_of(graph, node, &traces);
         let Some(&(collective, candidate)) = collective_of_wait.get(&node) else {
             traces.push(trace);
             if let Some(&own) = number.get(&node) {
                 // Whoever reads it before its wait is decided carries its number. Its wait drops it again.
-                let trace = &mut traces[node];
-                (trace.first, trace.last) = (trace.first.min(own), trace.last.max(own));
+                traces[node].undecided = trace.undecided.and(Span::one(own));
             }
             continue;
         };
         if run.key != Some(candidate.key) {
-            done.push(std::mem::replace(&mut run.bucket, empty(None)));
+            done.push(run.next_bucket());
             run.key = Some(candidate.key);
-            run.id += 1;
-            run.issued = (u32::MAX, 0);
         }
         let own = number[&collective];
-        let input = collective_trace(graph, collective, &traces);
+        let input = trace_of(graph, collective, &traces);
+        let undecided = run.undecided(input);
         let bytes = candidate.bytes.unwrap_or(0);
         let (opened, with_key) = keys.get_mut(&candidate.key).map_or((0, 0), |entry| *entry);
-        let early = input.first <= run.issued.1 && input.last >= run.issued.0;
+        // A member that the candidate needs, or the other way round, without a wait between.
+        let early = undecided.meets(run.issued) || run.needs.meets(Span::one(own));
         if candidate.bytes.is_none() && !caps.cap_bytes.is_empty() {
             refusals.insert(collective, Refusal::SizeUnknown);
         } else if !run.bucket.members.is_empty() && (input.bucket == run.id || early) {
@@ -502,9 +541,7 @@ fn adjacent<G: PlanGraph>(graph: &G, caps: &Caps) -> Selection {
                 if let [only] = run.bucket.members[..] {
                     refusals.entry(only).or_insert(Refusal::CapReached { other: collective });
                 }
-                done.push(std::mem::replace(&mut run.bucket, empty(None)));
-                run.id += 1;
-                run.issued = (u32::MAX, 0);
+                done.push(run.next_bucket());
                 run.bucket.refused = done.last().map(|full| Refusal::CapReached { other: full.members[0] });
             }
             if run.bucket.members.is_empty() {
@@ -520,12 +557,13 @@ fn adjacent<G: PlanGraph>(graph: &G, caps: &Caps) -> Selection {
             }
             run.bucket.members.push(collective);
             run.bucket.bytes = run.bucket.bytes.saturating_add(bytes);
-            run.issued = (run.issued.0.min(own), run.issued.1.max(own));
+            run.issued = run.issued.and(Span::one(own));
+            run.needs = run.needs.and(undecided);
             trace.bucket = run.id;
             // Those that read the collective itself from here on depend on its bucket.
             traces[collective].bucket = run.id;
         }
-        (trace.first, trace.last) = (input.first, input.last);
+        trace.undecided = input.undecided;
         traces.push(trace);
     }
     done.push(run.bucket);
@@ -533,12 +571,12 @@ fn adjacent<G: PlanGraph>(graph: &G, caps: &Caps) -> Selection {
     finish(done, refusals, &candidates)
 }
 
-/// What a collective itself depends on.
-fn collective_trace<G: PlanGraph>(graph: &G, collective: usize, traces: &[Trace]) -> Trace {
-    let mut trace = Trace { bucket: 0, first: u32::MAX, last: 0 };
-    for before in graph.dependencies(collective) {
+/// What a node depends on.
+fn trace_of<G: PlanGraph>(graph: &G, node: usize, traces: &[Trace]) -> Trace {
+    let mut trace = Trace { bucket: 0, undecided: Span::NONE };
+    for before in graph.dependencies(node) {
         trace.bucket = trace.bucket.max(traces[before].bucket);
-        (trace.first, trace.last) = (trace.first.min(traces[before].first), trace.last.max(traces[before].last));
+        trace.undecided = trace.undecided.and(traces[before].undecided);
     }
     trace
 }

@@ -340,7 +340,8 @@ impl<'a> Machine<'a> {
                     && x.storage == y.storage
                     && x.elements().min(y.elements()) > 0
                 {
-                    shared.push((self.graph.name_of(a).to_owned(), self.graph.name_of(b).to_owned()));
+                    let (a, b) = (self.graph.name_of(a).to_owned(), self.graph.name_of(b).to_owned());
+                    shared.push((a.clone().min(b.clone()), a.max(b)));
                 }
             }
         }
