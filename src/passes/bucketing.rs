@@ -146,11 +146,11 @@ impl BucketOptions {
     }
 }
 
-/// Everything that members of one bucket agree on. The dimension of a gather or scatter is not in it: members are
-/// packed flat, and unpacking puts each along its own.
+/// Everything that members of one bucket agree on. The dimension of a gather or scatter is not in it but for mode
+/// [`Mode::Coalesced`]: members are packed flat, and unpacking puts each along its own.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct BucketKey {
-    /// Kind, with reduce op or root; dimensions are zero.
+    /// Kind, with reduce op or root; dimensions are zero where they play no part.
     pub kind: CollectiveKind,
     /// In a new tensor or in place.
     pub variant: Variant,
@@ -171,8 +171,15 @@ pub struct BucketKey {
 impl BucketKey {
     /// Names of the fields in which two keys differ.
     fn differences(&self, other: &Self) -> Vec<&'static str> {
+        let dim = |key: &Self| match key.kind {
+            CollectiveKind::AllGather { dim } | CollectiveKind::ReduceScatter { dim, .. } => dim,
+            _ => 0,
+        };
+        let dim_differs = dim(self) != dim(other);
+        let op_differs = self.kind != other.kind && (!dim_differs || self.kind.reduce_op() != other.kind.reduce_op());
         let checks = [
-            (self.kind != other.kind, "reduce op or root"),
+            (op_differs, "reduce op or root"),
+            (dim_differs, "dimension"),
             (self.variant != other.variant, "in-place form"),
             (self.group != other.group, "group"),
             (self.dtype != other.dtype, "dtype"),
@@ -546,6 +553,8 @@ impl Traits {
         let collective = graph.collective(id).expect("keys are made for collectives");
         let tensor = graph.tensor(id);
         let kind = match collective.kind {
+            // A list travels along one dimension.
+            kind if options.mode == Mode::Coalesced => kind,
             CollectiveKind::AllGather { .. } => CollectiveKind::AllGather { dim: 0 },
             CollectiveKind::ReduceScatter { op, .. } => CollectiveKind::ReduceScatter { op, dim: 0 },
             other => other,

@@ -21,7 +21,8 @@ pub struct DuplicateStats {
 
 /// Folds collectives that send the same tensor again.
 pub fn dedupe_collectives(graph: &mut Graph, dependencies: &Dependencies) -> DuplicateStats {
-    let waits = single_waits(graph);
+    let mut waits = single_waits(graph);
+    let position = graph.positions();
     let mut first = HashMap::<_, NodeId, FxBuildHasher>::default();
     let mut replaced_by = vec![None; graph.arena_len()];
     let mut stats = DuplicateStats::default();
@@ -35,15 +36,21 @@ pub fn dedupe_collectives(graph: &mut Graph, dependencies: &Dependencies) -> Dup
         }
         let earlier = *first.entry((collective, graph.node(id).args, graph.operands(id).to_vec())).or_insert(id);
         let Some(serving) = waits[earlier.index()].filter(|_| earlier != id) else { continue };
-        let reaches = encloses(graph, graph.node(serving).region, graph.node(id).region);
+        // Of the two waits, the one that stands first serves the readers of both.
+        let (first_wait, other) =
+            if position[serving.index()] < position[wait.index()] { (serving, wait) } else { (wait, serving) };
+        let region = |id: NodeId| graph.node(id).region;
+        let reaches = encloses(graph, region(first_wait), region(other)) && encloses(graph, region(earlier), region(id));
         if reaches && !(dependencies.escapes(serving) && dependencies.escapes(wait)) {
             replaced_by[id.index()] = Some(earlier);
-            replaced_by[wait.index()] = Some(serving);
+            replaced_by[other.index()] = Some(first_wait);
+            waits[earlier.index()] = Some(first_wait);
             stats.folded += 1;
             stats.kept_bytes += graph.tensor(wait).and_then(|t| t.bytes()?.as_const()).unwrap_or(0);
         }
     }
     if stats.folded > 0 {
+        resolve(&mut replaced_by);
         let order: Vec<NodeId> = graph.order().iter().copied().filter(|id| replaced_by[id.index()].is_none()).collect();
         for &id in &order {
             for operand in graph.operands_mut(id) {
@@ -54,6 +61,15 @@ pub fn dedupe_collectives(graph: &mut Graph, dependencies: &Dependencies) -> Dup
         redirect_control(graph, &replaced_by);
     }
     stats
+}
+
+/// Makes every replacement the last one: a wait that served may have been replaced in turn.
+fn resolve(replaced_by: &mut [Option<NodeId>]) {
+    for index in 0..replaced_by.len() {
+        while let Some(next) = replaced_by[index].and_then(|by| replaced_by[by.index()]) {
+            replaced_by[index] = Some(next);
+        }
+    }
 }
 
 /// By arena index of a collective: its wait, if that is its only reader.

@@ -118,6 +118,19 @@ impl SizeReaders {
         readers
     }
 
+    /// Makes those that name a member itself below its wait read the unpacked result. Other members may be among them.
+    fn read_results(&self, graph: &mut Graph, plan: &BucketPlan, bucket_of: &[u32]) {
+        for &(collective, reader) in &self.below {
+            let bucket = &plan.buckets[bucket_of[collective.index()] as usize];
+            let Some(member) = bucket.members.iter().find(|member| member.collective == collective) else { continue };
+            for operand in graph.operands_mut(reader) {
+                if *operand == collective {
+                    *operand = member.wait;
+                }
+            }
+        }
+    }
+
     fn adjusted(&self, graph: &Graph, dependencies: &Dependencies) -> Adjusted {
         let mut adjusted = Adjusted::default();
         for &(collective, reader) in &self.list {
@@ -188,6 +201,10 @@ impl<'a> Rewrite<'a> {
                 unpacks[member.wait.index()] = Some((index as u32, nth as u32));
             }
         }
+        // In mode `coalesced` the member's name lives on as an element of the list, and its wait with it.
+        if plan.options.mode == Mode::Concat {
+            readers.read_results(graph, plan, &bucket_of);
+        }
         let copy = |member: &Member| match plan.options.unpack {
             Unpack::Auto => dependencies.is_written(member.wait) || dependencies.escapes(member.wait),
             Unpack::Views => dependencies.is_written(member.wait),
@@ -217,23 +234,8 @@ impl<'a> Rewrite<'a> {
     }
 
     fn finish(self, moved: usize) -> MergeReport {
-        let Self { emit, plan, readers, made, bucket_of, copied, .. } = self;
+        let Self { emit, made, bucket_of, copied, .. } = self;
         let Emitter { graph, order, .. } = emit;
-        let coalesced = plan.options.mode == Mode::Coalesced;
-        for (collective, reader) in readers.below {
-            // In mode `coalesced` the member's name lives on as an element of the list, and its wait with it.
-            let (bucket, wait) =
-                (bucket_of[collective.index()], |m: &Member| (m.collective == collective).then_some(m.wait));
-            if coalesced {
-                continue;
-            }
-            let wait = plan.buckets[bucket as usize].members.iter().find_map(wait);
-            for operand in graph.operands_mut(reader) {
-                if *operand == collective {
-                    *operand = wait.unwrap_or(*operand);
-                }
-            }
-        }
         graph.set_order(order);
         let launches: Vec<NodeId> = made.iter().filter_map(|made| made.launch).collect();
         let launch_of = |id: NodeId| match bucket_of.get(id.index()) {

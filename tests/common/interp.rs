@@ -329,21 +329,17 @@ impl<'a> Machine<'a> {
         }
     }
 
+    /// Outputs go by their place, since a rewrite may name one value for two.
     fn sharing(&self, output: NodeId) -> Vec<(String, String)> {
-        let inputs = self.graph.order().iter().filter(|&&id| self.graph.node(id).op == Op::Input);
-        let all: Vec<NodeId> = self.graph.operands(output).iter().chain(inputs).copied().collect();
+        let graph = self.graph;
+        let outputs = graph.operands(output).iter().enumerate().map(|(nth, &id)| (format!("output {nth}"), id));
+        let inputs = graph.order().iter().filter(|&&id| graph.node(id).op == Op::Input);
+        let all: Vec<_> = outputs.chain(inputs.map(|&id| (graph.name_of(id).to_owned(), id))).collect();
+        let tensor = |id: NodeId| self.tensor(0, id).filter(|tensor| tensor.elements() > 0);
         let mut shared = Vec::new();
-        for (nth, &a) in all.iter().enumerate().take(self.graph.operands(output).len()) {
-            for &b in &all[nth + 1..] {
-                if a != b
-                    && let (Some(x), Some(y)) = (self.tensor(0, a), self.tensor(0, b))
-                    && x.storage == y.storage
-                    && x.elements().min(y.elements()) > 0
-                {
-                    let (a, b) = (self.graph.name_of(a).to_owned(), self.graph.name_of(b).to_owned());
-                    shared.push((a.clone().min(b.clone()), a.max(b)));
-                }
-            }
+        for (nth, (a, x)) in all.iter().enumerate().take(graph.operands(output).len()) {
+            let same = |y: NodeId| tensor(*x).zip(tensor(y)).is_some_and(|(x, y)| x.storage == y.storage);
+            shared.extend(all[nth + 1..].iter().filter(|(_, y)| same(*y)).map(|(b, _)| (a.clone(), b.clone())));
         }
         shared
     }
