@@ -85,7 +85,7 @@ fn options(kind: BucketKind, policy: Policy, cap: Option<u64>) -> BucketOptions 
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 256, max_shrink_iters: 4000, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { max_shrink_iters: 4000, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn random_graphs_are_free_of_races(Shown(graph) in graphs(GraphOptions::default())) {

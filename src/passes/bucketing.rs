@@ -73,6 +73,7 @@ pub enum MixedDtype {
     #[default]
     Split,
     /// Yes, as bytes in one buffer, each member aligned to its own element size. Gathers only: bytes cannot be summed.
+    /// Members of symbolic size travel with others of their dtype and of symbolic size.
     Bytes,
 }
 
@@ -559,7 +560,12 @@ impl Traits {
             CollectiveKind::ReduceScatter { op, .. } => CollectiveKind::ReduceScatter { op, dim: 0 },
             other => other,
         };
-        let bytes_travel = options.mixed_dtype == MixedDtype::Bytes && options.kind == BucketKind::AllGather;
+        // Padding between members of sizes known only at run time cannot be written down: those keep their dtype.
+        let known_size = graph.collective_inputs(id).iter().all(|&input| {
+            graph.tensor(input).and_then(crate::ir::TensorType::bytes).is_some_and(|bytes| bytes.as_const().is_some())
+        });
+        let bytes_travel =
+            options.mixed_dtype == MixedDtype::Bytes && options.kind == BucketKind::AllGather && known_size;
         let device = tensor.and_then(|t| t.device.as_deref()).unwrap_or("?");
         let boundary = graph.meta_of(id).key.as_deref().map_or(String::new(), |key| format!("key {key}"));
         let known = |name: &str| {
