@@ -9,8 +9,8 @@
 //!   class, a wait its collective's). In a class that something writes, each access is ordered with the write before
 //!   it, and each write with all accesses since the write before. Two inputs never share memory, which is what
 //!   PyTorch's functionalisation guarantees.
-//! - **Waits**: a reader that names a collective directly, below its wait, reads what the wait made valid, so it stays
-//!   below the wait. The wait of an in-place collective counts as a write.
+//! - **Waits**: a reader that names a collective, or a view of it that was made without waiting, below its wait reads
+//!   what the wait made valid, so it stays below the wait. The wait of an in-place collective counts as a write.
 //! - **Fences**: an operator that may communicate keeps its order with every collective and every other fence; random
 //!   operators keep their order among themselves.
 //! - **Inputs** keep their order among themselves: it is how a caller passes them.
@@ -94,7 +94,7 @@ impl Dependencies {
             }
         }
         memory_edges(graph, &effects, &memory, &mut edges);
-        wait_edges(graph, &slot_of, &mut edges);
+        wait_edges(graph, &effects, &mut edges);
         fence_edges(graph, &effects, &mut edges);
         for edge in graph.control.iter().filter(|edge| edge.strength == Strength::Hard) {
             edges.add(edge.before, edge.after, Order::Control);
@@ -388,25 +388,31 @@ fn memory_edges(graph: &Graph, effects: &EffectTable, memory: &Memory, edges: &m
     }
 }
 
-/// Keeps readers that name a collective directly below the wait that made it valid.
-fn wait_edges(graph: &Graph, slot_of: &[u32], edges: &mut Edges<'_>) {
-    let mut first_wait: Vec<Option<NodeId>> = Vec::new();
+/// Keeps readers of what a collective makes, named directly or through a view made without waiting, below the wait
+/// that made it valid. Waits for one collective keep their order, so that the last one stands for all.
+fn wait_edges(graph: &Graph, effects: &EffectTable, edges: &mut Edges<'_>) {
+    // By arena index of a value that was not waited for: the collective or pending input behind it.
+    let mut behind: Vec<Option<NodeId>> = vec![None; graph.arena_len()];
+    let mut last_wait: Vec<Option<NodeId>> = vec![None; graph.arena_len()];
     for &id in graph.order() {
-        let is_wait = graph.node(id).op == Op::Wait;
-        for &operand in graph.operands(id) {
-            if !matches!(graph.node(operand).op, Op::Collective(_)) {
-                continue;
+        let op = graph.node(id).op;
+        if matches!(op, Op::Collective(_)) || (op == Op::Input && graph.meta_of(id).pending) {
+            behind[id.index()] = Some(id);
+        }
+        let effect = effects.get(id);
+        let looks_at_shape = effect.shape_only && effect.writes.is_empty();
+        for (index, &operand) in graph.operands(id).iter().enumerate() {
+            let Some(source) = behind[operand.index()] else { continue };
+            let wait = &mut last_wait[source.index()];
+            if let Some(wait) = *wait
+                && !looks_at_shape
+            {
+                edges.add(wait, id, Order::Memory);
             }
-            if first_wait.is_empty() {
-                first_wait = vec![None; graph.arena_len()];
-            }
-            let wait = &mut first_wait[operand.index()];
-            match *wait {
-                None if is_wait => *wait = Some(id),
-                Some(wait) if !is_wait && slot_of[wait.index()] < slot_of[id.index()] => {
-                    edges.add(wait, id, Order::Memory);
-                }
-                _ => {}
+            if op == Op::Wait {
+                *wait = Some(id);
+            } else if effect.alias == Alias::Of(index as u32) && !matches!(op, Op::Collective(_)) {
+                behind[id.index()] = Some(source);
             }
         }
     }

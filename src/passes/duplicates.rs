@@ -23,6 +23,11 @@ pub struct DuplicateStats {
 pub fn dedupe_collectives(graph: &mut Graph, dependencies: &Dependencies) -> DuplicateStats {
     let mut waits = single_waits(graph);
     let position = graph.positions();
+    // By arena index of a wait: whether its value leaves the graph, those it serves for included.
+    let mut escapes = vec![false; graph.arena_len()];
+    for wait in waits.iter().flatten() {
+        escapes[wait.index()] = dependencies.escapes(*wait);
+    }
     let mut first = HashMap::<_, NodeId, FxBuildHasher>::default();
     let mut replaced_by = vec![None; graph.arena_len()];
     let mut stats = DuplicateStats::default();
@@ -41,7 +46,8 @@ pub fn dedupe_collectives(graph: &mut Graph, dependencies: &Dependencies) -> Dup
             if position[serving.index()] < position[wait.index()] { (serving, wait) } else { (wait, serving) };
         let region = |id: NodeId| graph.node(id).region;
         let reaches = encloses(graph, region(first_wait), region(other)) && encloses(graph, region(earlier), region(id));
-        if reaches && !(dependencies.escapes(serving) && dependencies.escapes(wait)) {
+        if reaches && !(escapes[serving.index()] && escapes[wait.index()]) {
+            escapes[first_wait.index()] = escapes[serving.index()] || escapes[wait.index()];
             replaced_by[id.index()] = Some(earlier);
             replaced_by[other.index()] = Some(first_wait);
             waits[earlier.index()] = Some(first_wait);

@@ -563,7 +563,9 @@ fn adjacent<G: PlanGraph>(graph: &G, caps: &Caps) -> Selection {
             // Those that read the collective itself from here on depend on its bucket.
             traces[collective].bucket = run.id;
         }
-        trace.undecided = input.undecided;
+        // The wait drops the number of its own collective, and keeps what else it depends on.
+        let others = graph.dependencies(node).filter(|&before| before != collective);
+        trace.undecided = others.fold(input.undecided, |span, before| span.and(traces[before].undecided));
         traces.push(trace);
     }
     done.push(run.bucket);
