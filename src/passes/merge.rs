@@ -317,7 +317,9 @@ impl<'a> Rewrite<'a> {
         let (mut inputs, mut index) = (Vec::new(), Vec::new());
         for member in &bucket.members {
             let input = graph.collective_inputs(member.collective)[0];
-            let empty = graph.tensor(input).and_then(TensorType::elements) == Some(Dim::Const(0));
+            // Where another size is only known at run time, the empty result has to be made from the buffer.
+            let known = graph.tensor(member.wait).is_some_and(|ty| ty.shape.iter().all(|dim| dim.as_const().is_some()));
+            let empty = known && graph.tensor(input).and_then(TensorType::elements) == Some(Dim::Const(0));
             index.push((!empty).then_some(inputs.len()));
             if !empty {
                 inputs.push((input, member.collective));
@@ -570,17 +572,14 @@ impl<'a> Rewrite<'a> {
         let Type::Tuple(types) = ty else { return };
         let Some(Type::Tensor(ty)) = types.into_iter().nth(part) else { return };
         let mut value = self.emit.get_item(parts, part, ty);
-        // Columns of a row per rank are no view in the result's shape, so reshaping copies them, except where each rank
-        // gives a single row, or there is a single rank: those are copied here, so that results lie dense and apart.
-        let rows = self.emit.tensor(input).shape.get(dim).and_then(Dim::as_const);
-        let may_be_view = dim == 0 && rows.is_none_or(|rows| rows < 2) && made.ranks > 1;
-        if made.bytes {
-            // The dtype may only be changed where rows start at multiples of it, which a copy sees to.
-            value = self.emit.clone(value);
-            value = self.emit.bit_cast(value, out.dtype);
-        } else if may_be_view || (copy && made.ranks == 1) {
+        // Columns of the table lie apart, so a copy has to put them together. It is said as a clone: a reshape would look
+        // like a view that shares the buffer, and where each rank gives a single row it would be one.
+        if dim == 0 && (made.ranks > 1 || copy) || made.bytes {
             value = self.emit.clone(value);
             self.copied += usize::from(made.ranks == 1);
+        }
+        if made.bytes {
+            value = self.emit.bit_cast(value, out.dtype);
         }
         if dim == 0 {
             let from = (0..out.shape.len())

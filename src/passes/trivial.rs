@@ -84,7 +84,8 @@ fn trivial(graph: &Graph, id: NodeId, wait: NodeId) -> Option<Fold> {
         return None;
     }
     let (input, output) = (graph.tensor(*graph.collective_inputs(id).first()?)?, graph.tensor(wait)?);
-    let none = |ty: &TensorType| ty.elements() == Some(Dim::Const(0));
+    let known = |ty: &TensorType| ty.shape.iter().all(|dim| dim.as_const().is_some());
+    let none = |ty: &TensorType| ty.elements() == Some(Dim::Const(0)) && known(ty);
     let empty = none(input) && none(output);
     let alone = graph.group(collective.group).size == Some(1) && input.dtype == output.dtype;
     (empty || alone).then_some(Fold { collective: id, wait, empty: empty && collective.variant == Variant::Functional })
