@@ -10,7 +10,8 @@
 //!   it, and each write with all accesses since the write before. Two inputs never share memory, which is what
 //!   PyTorch's functionalisation guarantees.
 //! - **Waits**: a reader that names a collective, or a view of it that was made without waiting, below its wait reads
-//!   what the wait made valid, so it stays below the wait. The wait of an in-place collective counts as a write.
+//!   what the wait made valid, so it stays below the wait. The wait of an in-place collective counts as a write, and what a
+//!   collective sends counts as read until its wait.
 //! - **Fences**: an operator that may communicate keeps its order with every collective and every other fence; random
 //!   operators keep their order among themselves.
 //! - **Inputs** keep their order among themselves: it is how a caller passes them.
@@ -93,8 +94,9 @@ impl Dependencies {
                 edges.add(before, id, Order::Fence);
             }
         }
-        memory_edges(graph, &effects, &memory, &mut edges);
-        wait_edges(graph, &effects, &mut edges);
+        let sources = sources(graph, &effects);
+        memory_edges(graph, &effects, &memory, &sources, &mut edges);
+        wait_edges(graph, &effects, &sources, &mut edges);
         fence_edges(graph, &effects, &mut edges);
         for edge in graph.control.iter().filter(|edge| edge.strength == Strength::Hard) {
             edges.add(edge.before, edge.after, Order::Control);
@@ -346,7 +348,13 @@ impl Edges<'_> {
 }
 
 /// Orders the accesses of every class that something writes.
-fn memory_edges(graph: &Graph, effects: &EffectTable, memory: &Memory, edges: &mut Edges<'_>) {
+fn memory_edges(
+    graph: &Graph,
+    effects: &EffectTable,
+    memory: &Memory,
+    sources: &[Option<NodeId>],
+    edges: &mut Edges<'_>,
+) {
     if !memory.written.contains(&true) {
         return;
     }
@@ -364,6 +372,14 @@ fn memory_edges(graph: &Graph, effects: &EffectTable, memory: &Memory, edges: &m
         let completes = graph.node(id).op == Op::Wait;
         for (index, &operand) in graph.operands(id).iter().enumerate() {
             let class = memory.class[operand.index()];
+            // What a collective sends is read until its wait.
+            let started = sources[operand.index()].filter(|&source| completes && graph.collective(source).is_some());
+            for &sent in started.map_or(&[][..], |source| graph.collective_inputs(source)) {
+                let sent_class = memory.class[sent.index()];
+                if memory.written[sent_class as usize] && sent_class != class {
+                    accesses[sent_class as usize].reads.push(id);
+                }
+            }
             if !memory.written[class as usize] || (effect.shape_only && effect.writes.is_empty()) {
                 continue;
             }
@@ -388,31 +404,40 @@ fn memory_edges(graph: &Graph, effects: &EffectTable, memory: &Memory, edges: &m
     }
 }
 
-/// Keeps readers of what a collective makes, named directly or through a view made without waiting, below the wait
-/// that made it valid. Waits for one collective keep their order, so that the last one stands for all.
-fn wait_edges(graph: &Graph, effects: &EffectTable, edges: &mut Edges<'_>) {
-    // By arena index of a value that was not waited for: the collective or pending input behind it.
+/// By arena index of a value that was not waited for: the collective or pending input behind it.
+fn sources(graph: &Graph, effects: &EffectTable) -> Vec<Option<NodeId>> {
     let mut behind: Vec<Option<NodeId>> = vec![None; graph.arena_len()];
-    let mut last_wait: Vec<Option<NodeId>> = vec![None; graph.arena_len()];
     for &id in graph.order() {
         let op = graph.node(id).op;
-        if matches!(op, Op::Collective(_)) || (op == Op::Input && graph.meta_of(id).pending) {
-            behind[id.index()] = Some(id);
-        }
+        behind[id.index()] = match (op, effects.get(id).alias) {
+            (Op::Collective(_), _) => Some(id),
+            (Op::Input, _) if graph.meta_of(id).pending => Some(id),
+            (Op::Call(_), Alias::Of(index)) => {
+                graph.operands(id).get(index as usize).and_then(|operand| behind[operand.index()])
+            }
+            _ => None,
+        };
+    }
+    behind
+}
+
+/// Keeps readers of what a collective makes, named directly or through a view made without waiting, below the wait
+/// that made it valid. Waits for one collective keep their order, so that the last one stands for all.
+fn wait_edges(graph: &Graph, effects: &EffectTable, sources: &[Option<NodeId>], edges: &mut Edges<'_>) {
+    let mut last_wait: Vec<Option<NodeId>> = vec![None; graph.arena_len()];
+    for &id in graph.order() {
         let effect = effects.get(id);
         let looks_at_shape = effect.shape_only && effect.writes.is_empty();
-        for (index, &operand) in graph.operands(id).iter().enumerate() {
-            let Some(source) = behind[operand.index()] else { continue };
+        for &operand in graph.operands(id) {
+            let Some(source) = sources[operand.index()] else { continue };
             let wait = &mut last_wait[source.index()];
             if let Some(wait) = *wait
                 && !looks_at_shape
             {
                 edges.add(wait, id, Order::Memory);
             }
-            if op == Op::Wait {
+            if graph.node(id).op == Op::Wait {
                 *wait = Some(id);
-            } else if effect.alias == Alias::Of(index as u32) && !matches!(op, Op::Collective(_)) {
-                behind[id.index()] = Some(source);
             }
         }
     }
