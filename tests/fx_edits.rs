@@ -281,5 +281,10 @@ fn what_fx_text_cannot_say_is_an_error() {
         graph.node_mut(id).name = name;
     });
     assert_eq!(bad_name, FxPrintError::Name("a.b".into()));
+    let keyword = fresh(&|graph, id| {
+        let name = graph.intern("lambda");
+        graph.node_mut(id).name = name;
+    });
+    assert_eq!(keyword, FxPrintError::Name("lambda".into()));
     assert_eq!(fresh(&|graph, id| graph.set_operands(id, &[])), FxPrintError::Arguments("ar".into()));
 }

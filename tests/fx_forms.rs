@@ -175,6 +175,7 @@ fn right_sides_other_than_operators_are_calls_too() {
         ("x // y", "operator.floordiv"),
         ("-x", "operator.neg"),
         ("x == y", "operator.eq"),
+        ("x", "alias"),
         ("torch.sym_max(x, 1)", "torch.sym_max"),
         ("self._tensor_constant0", "self._tensor_constant0"),
         ("self.layer(x)", "self.layer"),
@@ -289,7 +290,7 @@ fn several_classes_are_several_graphs() {
 const LOG: &str = "I0101 11:59:59.000 123 torch/a.py:12] Step 3: 100% done\n\
 V0101 12:00:00.000 123 torch/_inductor/compile_fx.py:45] [0/0] [__post_grad_graphs] TRACED GRAPH\n\
 V0101 12:00:00.000 123 torch/_inductor/compile_fx.py:45] [0/0] [__post_grad_graphs]  ===== AFTER POST GRAD =====\n\
-V0101 12:00:00.000 123 torch/_inductor/compile_fx.py:45] [0/0] [__post_grad_graphs]  class <lambda>(torch.nn.Module):\n\
+V0101 12:00:00.000 123 torch/_inductor/compile_fx.py:45] [0/0] [__post_grad_graphs]  /usr/lib/torch/fx/_lazy_graph_module.py class <lambda>(torch.nn.Module):\n\
 V0101 12:00:00.000 123 torch/_inductor/compile_fx.py:45] [0/0] [__post_grad_graphs]     def forward(self, x: \"f32[4]\"):\n\
 V0101 12:00:00.000 123 torch/_inductor/compile_fx.py:45] [0/0] [__post_grad_graphs]          # File: a.py:3 in f, code: x.sum()\n\
 V0101 12:00:00.000 123 torch/_inductor/compile_fx.py:45] [0/0] [__post_grad_graphs]         neg: \"f32[4]\" = torch.ops.aten.neg.default(x);  x = None\n\
@@ -371,6 +372,8 @@ fn faults_have_a_place() {
         ("z = torch.ops.a.b(x))", "line 3, column 29: found `)`, expected an opening bracket before this one"),
         ("z = torch.ops.a.b('x)", "line 3, column 30: found `end of line`, expected the closing quote of a string"),
         ("z == x", "line 3, column 11: found `=`, expected `=`"),
+        ("None = x[0]", "line 3, column 9: found `None`, expected a name, which Python's keywords are not"),
+        ("with x:", "line 3, column 14: found `x`, expected `=`"),
         ("z x", "line 3, column 11: found `x`, expected `=`"),
         ("z: \"f32[4\" = x[0]", "line 3, column 13: `f32[4` is not a type: expected `]` after the sizes"),
         (
@@ -379,7 +382,7 @@ fn faults_have_a_place() {
         ),
         ("z = x[0];  y", "line 3, column 21: found `end of line`, expected deletions, such as `;  x = None`"),
         ("z = x[0];  w = y", "line 3, column 25: found `end of line`, expected deletions, such as `;  x = None`"),
-        ("z = x", "line 3, column 14: found `end of line`, expected an operator such as `+`, a call, or a subscript"),
+        ("z = 5", "line 3, column 14: found `end of line`, expected an operator such as `+`, a call, or a subscript"),
         ("z = ", "line 3, column 13: found `end of line`, expected an expression"),
         ("z = x + y + x", "line 3, column 19: found `+`, expected the end of the statement"),
         ("@x", "line 3, column 9: found `@`, expected a statement, such as `name = torch.ops.aten.mm.default(a, b)`"),

@@ -72,13 +72,25 @@ fn a_member_may_send_what_it_names_by_another_members_start() {
 }
 
 #[test]
+fn a_size_may_follow_from_another_members_result() {
+    let text = "s = symbol hint=2; p = input f32[s]; q = input f32[4]; g = all_gather(p, G0:2); w = wait(g)\n\
+                k = all_gather(g, G0:2); n = aten.sym_size.int(k, 0) : Sym(4*s); u = wait(k)\n\
+                h = all_gather(q, G0:2); v = wait(h); l = all_gather(v, G0:2)\n\
+                output(w, v, u, wait(l), n)";
+    for mode in ["concat", "coalesced"] {
+        let done = rewrite(text, &format!("bucket-all-gather{{cap=none,mode={mode}}}"));
+        assert_eq!(done.buckets(), [["g", "h"], ["k", "l"]]);
+    }
+}
+
+#[test]
 fn a_coalesced_list_travels_along_one_dimension() {
     let text = "p = input f32[2,4]; q = input f32[2,4]; r = input f32[2,4]\ng = reduce_scatter(p, sum, G0:2)\n\
                 h = reduce_scatter(q, sum, G0:2, dim=1); k = reduce_scatter(r, sum, G0:2, dim=1)\n\
                 output(wait(g), wait(h), wait(k))";
     let done = rewrite(text, "bucket-reduce-scatter{cap=none,mode=coalesced}");
     assert_eq!(done.buckets(), [["h", "k"]]);
-    assert_eq!(done.reason("g"), &Reason::KeyDiffers { from: "h".to_owned(), fields: vec!["dimension"] });
+    assert_eq!(done.reason("g"), &Reason::KeyDiffers { from: "h".to_owned(), fields: vec!["reduce op, root or dimension"] });
 }
 
 #[test]

@@ -302,6 +302,20 @@ fn arguments_that_repeat_what_the_collective_says_are_normalised_away() {
 }
 
 #[test]
+fn fresh_names_can_be_read_back_whatever_the_target_is() {
+    let graph = round_trip("x = input f32[4]\nf.1(x)\n@'odd target'(x)\nf.True(x)");
+    let names: Vec<_> = graph.order().iter().map(|&id| graph.name_of(id)).collect();
+    assert_eq!(names, ["x", "call", "call_1", "call_2"]);
+    check_error("x = -neg(1)", 1, 5, "`-neg`", "an operator");
+}
+
+#[test]
+fn the_output_keeps_its_name_beside_a_keyword_of_that_name() {
+    let graph = round_trip("x = input f32[4]\ny = f(x, output=1)\noutput(y)");
+    assert_eq!(graph.name_of(find(&graph, "output")), "output");
+}
+
+#[test]
 fn order_edges_may_name_nodes_in_any_order() {
     let graph = round_trip(
         "a = input f32[4]; b = neg(a); c = neg(a)\nafter(b, c)\nsoft_after(b, a)\nd = neg(c)\noutput(d)\nafter(output, b)",

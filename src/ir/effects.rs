@@ -76,7 +76,7 @@ struct Memory {
 }
 
 impl Dependencies {
-    /// Finds the order of a graph that [`verify`](super::verify) accepts.
+    /// Finds the order of a graph that [`verify`](super::verify()) accepts.
     #[must_use]
     pub fn of(graph: &Graph) -> Self {
         let effects: EffectTable = EffectTable::of(graph);

@@ -9,8 +9,8 @@
 use super::select::{Candidate, Caps, PlanGraph, Policy, Refusal, select};
 use crate::ir::optable;
 use crate::ir::{
-    Arg, CollectiveKind, DType, Dependencies, Dim, Graph, GroupId, NodeId, Op, Order, RegionId, RegionKind, SymExpr,
-    Variant,
+    Arg, CollectiveKind, DType, Dependencies, Dim, Graph, GroupId, NodeId, Op, Order, ProcessGroup, RegionId,
+    RegionKind, SymExpr, Type, Variant,
 };
 use indexmap::{IndexMap, IndexSet};
 use std::collections::VecDeque;
@@ -147,11 +147,20 @@ impl BucketOptions {
     }
 }
 
-/// Everything that members of one bucket agree on. The dimension of a gather or scatter is not in it but for mode
-/// [`Mode::Coalesced`]: members are packed flat, and unpacking puts each along its own.
+impl BucketOptions {
+    /// Whether the graph has any collective of the kind.
+    #[must_use]
+    pub fn applies_to(&self, graph: &Graph) -> bool {
+        let kind = |id: NodeId| graph.collective(id).and_then(|c| BucketKind::of(c.kind));
+        graph.order().iter().any(|&id| kind(id) == Some(self.kind))
+    }
+}
+
+/// Everything that members of one bucket agree on. In mode `concat` the dimension of a gather or scatter is not in it:
+/// members are packed flat, and unpacking puts each along its own.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct BucketKey {
-    /// Kind, with reduce op or root; dimensions are zero where they play no part.
+    /// Kind, with reduce op or root; dimensions are zero where members are packed flat.
     pub kind: CollectiveKind,
     /// In a new tensor or in place.
     pub variant: Variant,
@@ -172,15 +181,8 @@ pub struct BucketKey {
 impl BucketKey {
     /// Names of the fields in which two keys differ.
     fn differences(&self, other: &Self) -> Vec<&'static str> {
-        let dim = |key: &Self| match key.kind {
-            CollectiveKind::AllGather { dim } | CollectiveKind::ReduceScatter { dim, .. } => dim,
-            _ => 0,
-        };
-        let dim_differs = dim(self) != dim(other);
-        let op_differs = self.kind != other.kind && (!dim_differs || self.kind.reduce_op() != other.kind.reduce_op());
         let checks = [
-            (op_differs, "reduce op or root"),
-            (dim_differs, "dimension"),
+            (self.kind != other.kind, "reduce op, root or dimension"),
             (self.variant != other.variant, "in-place form"),
             (self.group != other.group, "group"),
             (self.dtype != other.dtype, "dtype"),
@@ -248,6 +250,9 @@ pub enum Reason {
     },
     /// No neighbour in wait order has its key (policy `adjacent`).
     NotAdjacent,
+    /// The graph has merged collectives of the kind already (policy `adjacent`, which looks at a graph once: after its
+    /// own merges others would be neighbours).
+    LookedAt,
     /// The nearest collective of its kind differs in these parts of the key.
     KeyDiffers {
         /// The nearest one.
@@ -284,6 +289,7 @@ impl Reason {
                 Order::Region => "region border",
             },
             Self::NotAdjacent => "not adjacent",
+            Self::LookedAt => "looked at before",
             Self::KeyDiffers { .. } => "key differs",
             Self::NoPartner => "no partner",
         }
@@ -310,6 +316,7 @@ impl std::fmt::Display for Reason {
                 if path.is_empty() { Ok(()) } else { write!(f, " ({})", path.join(" > ")) }
             }
             Self::NotAdjacent => f.write_str("no neighbour in wait order has its key"),
+            Self::LookedAt => f.write_str("the graph has merged collectives already, and `adjacent` looks at it once"),
             Self::KeyDiffers { from, fields } => {
                 write!(f, "key differs from that of `{from}`, the nearest: {}", fields.join(", "))
             }
@@ -386,7 +393,7 @@ impl BucketPlan {
 }
 
 /// Chooses the buckets of one kind. A pure function of graph and options; the graph must pass
-/// [`verify`](crate::ir::verify).
+/// [`verify`](crate::ir::verify()).
 #[must_use]
 pub fn plan(graph: &Graph, dependencies: &Dependencies, options: &BucketOptions) -> BucketPlan {
     let view = View::new(graph, dependencies, options);
@@ -414,12 +421,18 @@ pub fn plan(graph: &Graph, dependencies: &Dependencies, options: &BucketOptions)
 /// Bytes a collective is counted with: the larger of input and output. `None` when a size is symbolic without a hint.
 #[must_use]
 pub fn collective_bytes(graph: &Graph, id: NodeId) -> Option<u64> {
-    let value = |id: NodeId| -> Option<u64> {
-        match graph.tensor(id)?.bytes()? {
-            Dim::Const(bytes) => Some(bytes),
-            Dim::Sym(expr) => evaluate(graph, &expr),
+    fn bytes(graph: &Graph, ty: &Type) -> Option<u64> {
+        match ty {
+            Type::Tensor(tensor) => match tensor.bytes()? {
+                Dim::Const(bytes) => Some(bytes),
+                Dim::Sym(expr) => evaluate(graph, &expr),
+            },
+            // What a coalesced collective makes.
+            Type::Tuple(parts) => parts.iter().try_fold(0u64, |sum, part| sum.checked_add(bytes(graph, part)?)),
+            Type::SymInt(_) | Type::SymOther(_) | Type::Token | Type::Unknown => None,
         }
-    };
+    }
+    let value = |id: NodeId| bytes(graph, graph.type_of(id));
     let input = graph.collective_inputs(id).iter().try_fold(0u64, |sum, &input| sum.checked_add(value(input)?))?;
     Some(input.max(value(id)?))
 }
@@ -510,6 +523,11 @@ impl<'a> View<'a> {
             };
             view.seen.push((id, reason));
         }
+        let merged_before = view.seen.iter().any(|(_, reason)| *reason == Some(Reason::AlreadyMerged));
+        if merged_before && options.policy == Policy::Adjacent {
+            view.entries.clear();
+            view.seen.iter_mut().for_each(|(_, reason)| *reason = reason.take().or(Some(Reason::LookedAt)));
+        }
         view
     }
 
@@ -554,8 +572,7 @@ impl Traits {
         let collective = graph.collective(id).expect("keys are made for collectives");
         let tensor = graph.tensor(id);
         let kind = match collective.kind {
-            // A list travels along one dimension.
-            kind if options.mode == Mode::Coalesced => kind,
+            other if options.mode == Mode::Coalesced => other,
             CollectiveKind::AllGather { .. } => CollectiveKind::AllGather { dim: 0 },
             CollectiveKind::ReduceScatter { op, .. } => CollectiveKind::ReduceScatter { op, dim: 0 },
             other => other,
@@ -578,7 +595,7 @@ impl Traits {
         BucketKey {
             kind,
             variant: collective.variant,
-            group: collective.group,
+            group: same_ranks(graph, collective.group),
             dtype: if bytes_travel { None } else { tensor.map(|t| t.dtype) },
             region: graph.node(id).region,
             device: self.number(format!("device {device}")),
@@ -586,6 +603,18 @@ impl Traits {
             extras: self.number(format!("extras {extras:?}")),
         }
     }
+}
+
+/// The group itself; for one that is known by its ranks alone (`tag:[0, 1]`, as older operators name groups), the first
+/// group that is known to have just these ranks.
+fn same_ranks(graph: &Graph, id: GroupId) -> GroupId {
+    let by_ranks = |group: &ProcessGroup| group.name.contains(":[") && group.members.len() == 1;
+    let group = graph.group(id);
+    if !by_ranks(group) {
+        return id;
+    }
+    let found = graph.groups().iter().position(|other| other.members == group.members && !by_ranks(other));
+    found.map_or(id, GroupId::from_index)
 }
 
 /// Who reads the collectives of one kind.
@@ -743,7 +772,8 @@ fn only_to_outputs(graph: &Graph) -> Vec<bool> {
         let operands = graph.operands(id);
         let is_output = graph.node(id).op == Op::Output;
         let unary = operands.windows(2).all(|pair| pair[0] == pair[1]);
-        if !is_output && !(unary && passes[id.index()]) {
+        let passes_on = is_output || (unary && passes[id.index()]);
+        if !passes_on {
             for operand in operands {
                 passes[operand.index()] = false;
             }

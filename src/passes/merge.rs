@@ -72,8 +72,8 @@ pub fn merge(graph: &mut Graph, dependencies: &Dependencies, plan: &BucketPlan) 
         return Ok(MergeReport::default());
     }
     check_sums(graph, plan)?;
-    let readers = SizeReaders::of(graph, &plan.buckets);
-    let adjusted = readers.adjusted(graph, dependencies);
+    let readers = SizeReaders::of(graph, plan);
+    let adjusted = readers.adjusted(dependencies);
     let slot = |member: &Member| dependencies.slot_of(member.collective);
     let slots: Vec<Vec<usize>> = plan.buckets.iter().map(|bucket| bucket.members.iter().map(slot).collect()).collect();
     let kind = plan.buckets[0].key.kind;
@@ -88,27 +88,35 @@ pub fn merge(graph: &mut Graph, dependencies: &Dependencies, plan: &BucketPlan) 
 
 /// Readers of members' sizes, which will read the size from the member's input instead.
 struct SizeReaders {
-    /// By arena index of a reader: the member's collective.
-    of: hashbrown::HashMap<NodeId, NodeId, rustc_hash::FxBuildHasher>,
+    /// By reader: what the member does, and its input. (In mode `coalesced` the member's node changes its meaning.)
+    of: hashbrown::HashMap<NodeId, (Collective, NodeId), rustc_hash::FxBuildHasher>,
     list: Vec<(NodeId, NodeId)>,
     /// Other readers of the collective itself, below its wait, which will read the unpacked result.
     below: Vec<(NodeId, NodeId)>,
 }
 
 impl SizeReaders {
-    fn of(graph: &Graph, buckets: &[Bucket]) -> Self {
-        let mut member = vec![false; graph.arena_len()];
-        for id in buckets.iter().flat_map(|bucket| bucket.members.iter().map(|m| m.collective)) {
-            member[id.index()] = true;
+    fn of(graph: &Graph, plan: &BucketPlan) -> Self {
+        // By arena index of a member: its wait.
+        let mut member = vec![None; graph.arena_len()];
+        for &Member { collective, wait, .. } in plan.buckets.iter().flat_map(|bucket| &bucket.members) {
+            member[collective.index()] = Some(wait);
         }
+        // What a member sends may be named by another member's start, which is its unpacked result then.
+        let input = |collective: NodeId| {
+            let named = graph.collective_inputs(collective)[0];
+            member[named.index()].filter(|_| plan.options.mode == Mode::Concat).unwrap_or(named)
+        };
         let mut readers = Self { of: hashbrown::HashMap::default(), list: Vec::new(), below: Vec::new() };
         for &id in graph.order() {
             for &operand in graph.operands(id) {
-                if !member[operand.index()] || graph.node(id).op == Op::Wait {
+                if member[operand.index()].is_none() || graph.node(id).op == Op::Wait {
                     continue;
                 }
-                if reads_size_only(graph, id) && graph.collective(operand).is_some_and(size_follows_from_input) {
-                    readers.of.insert(id, operand);
+                if reads_size_only(graph, id)
+                    && let Some(collective) = graph.collective(operand)
+                {
+                    readers.of.insert(id, (collective, input(operand)));
                     readers.list.push((operand, id));
                 } else {
                     readers.below.push((operand, id));
@@ -131,20 +139,16 @@ impl SizeReaders {
         }
     }
 
-    fn adjusted(&self, graph: &Graph, dependencies: &Dependencies) -> Adjusted {
+    fn adjusted(&self, dependencies: &Dependencies) -> Adjusted {
         let mut adjusted = Adjusted::default();
         for &(collective, reader) in &self.list {
             let (from, to) = (dependencies.slot_of(collective), dependencies.slot_of(reader));
             adjusted.without.insert((from as u32, to as u32));
-            let input = graph.collective_inputs(collective)[0];
+            let (_, input) = self.of[&reader];
             adjusted.with.entry(to).or_default().push(dependencies.slot_of(input));
         }
         adjusted
     }
-}
-
-const fn size_follows_from_input(collective: Collective) -> bool {
-    !matches!(collective.kind, CollectiveKind::AllToAll | CollectiveKind::Permute)
 }
 
 /// What is known of a bucket while its graph is rewritten.
@@ -225,8 +229,8 @@ impl<'a> Rewrite<'a> {
                 self.launch(bucket as usize);
             } else if let Some((bucket, member)) = self.unpacks[id.index()] {
                 self.unpack(bucket as usize, member as usize);
-            } else if let Some(&collective) = self.readers.of.get(&id) {
-                self.read_size(id, collective);
+            } else if let Some(&(collective, input)) = self.readers.of.get(&id) {
+                self.read_size(id, collective, input);
             } else {
                 self.emit.order.push(id);
             }
@@ -247,24 +251,22 @@ impl<'a> Rewrite<'a> {
     }
 
     /// Gives a reader of a member's size the size of the member's input, multiplied or divided as the collective does.
-    fn read_size(&mut self, id: NodeId, collective: NodeId) {
+    fn read_size(&mut self, id: NodeId, collective: Collective, input: NodeId) {
         let graph = &self.emit.graph;
-        let kind = graph.collective(collective).map(|c| c.kind);
-        let input = graph.collective_inputs(collective)[0];
-        let ranks = self.ranks(collective);
+        let ranks = graph.group(collective.group).size.map_or(1, u64::from);
         let args = graph.args_of(id).clone();
         let rank = graph.tensor(input).map_or(0, |t| t.shape.len() as i64);
         let dim = args.positional.get(1).and_then(Arg::as_int).map(|dim| if dim < 0 { dim + rank } else { dim });
         let touches = |along: u32| dim.is_none_or(|dim| dim == i64::from(along));
         // A gather of single elements makes a dimension that its input has not.
         let scalar = rank == 0;
-        let change = match kind {
-            Some(CollectiveKind::AllGather { dim }) if touches(dim) => Some(("operator.mul", "mul")),
-            Some(CollectiveKind::ReduceScatter { dim, .. }) if touches(dim) => Some(("operator.floordiv", "floordiv")),
+        let operator = match collective.kind {
+            CollectiveKind::AllGather { dim } if touches(dim) => Some("operator.mul"),
+            CollectiveKind::ReduceScatter { dim, .. } if touches(dim) => Some("operator.floordiv"),
             _ => None,
         };
         let target = graph.target_of(id).to_owned();
-        let Some((operator, _)) = change.filter(|_| ranks != 1) else {
+        let Some(operator) = operator.filter(|_| ranks != 1) else {
             self.emit.become_call(id, &target, args, &[input]);
             return;
         };
@@ -518,7 +520,8 @@ impl<'a> Rewrite<'a> {
     /// Waits for the buffer and cuts it into parts.
     fn split(&mut self, index: usize) -> NodeId {
         let bucket = &self.plan.buckets[index];
-        let Made { launch, sizes, ranks, row_bytes, .. } = self.made[index].clone();
+        let Made { launch, ranks, row_bytes, .. } = self.made[index];
+        let sizes = std::mem::take(&mut self.made[index].sizes);
         let launch = launch.expect("a launch stands before its waits");
         let ty = self.emit.tensor(launch);
         let args = Args::positional(vec![Arg::Operand(0)]);
@@ -561,6 +564,15 @@ impl<'a> Rewrite<'a> {
         ty
     }
 
+    /// The type of one part of a tuple that `split` made.
+    fn part_of(&self, parts: NodeId, part: usize) -> TensorType {
+        let ty = match self.emit.graph.type_of(parts) {
+            Type::Tuple(types) => types.get(part).and_then(Type::as_tensor),
+            _ => None,
+        };
+        ty.cloned().expect("a bucket's buffer is split into tensors, one for each member")
+    }
+
     fn unpack_gather(&mut self, wait: NodeId, collective: NodeId, parts: NodeId, part: usize, made: &One, copy: bool) {
         let out = self.emit.tensor(wait);
         let input = self.emit.graph.collective_inputs(collective)[0];
@@ -568,9 +580,7 @@ impl<'a> Rewrite<'a> {
             Some(CollectiveKind::AllGather { dim }) => dim as usize,
             _ => 0,
         };
-        let ty = self.emit.graph.type_of(parts).clone();
-        let Type::Tuple(types) = ty else { return };
-        let Some(Type::Tensor(ty)) = types.into_iter().nth(part) else { return };
+        let ty = self.part_of(parts, part);
         let mut value = self.emit.get_item(parts, part, ty);
         // Columns of the table lie apart, so a copy has to put them together. It is said as a clone: a reshape would look
         // like a view that shares the buffer, and where each rank gives a single row it would be one.
@@ -607,8 +617,7 @@ impl<'a> Rewrite<'a> {
         let out = self.emit.tensor(wait);
         let input = graph.collective_inputs(collective)[0];
         let in_place = graph.collective(collective).is_some_and(|c| c.variant == Variant::InPlace);
-        let Type::Tuple(types) = graph.type_of(parts).clone() else { return };
-        let Some(Type::Tensor(ty)) = types.into_iter().nth(part) else { return };
+        let ty = self.part_of(parts, part);
         let divided = match graph.collective(collective).map(|c| c.kind) {
             Some(CollectiveKind::ReduceScatter { dim, .. }) => Some(dim as usize),
             _ => None,

@@ -8,11 +8,12 @@ use super::emit::{Emitter, Scale, Shape};
 use crate::ir::{Arg, Args, CollectiveKind, Dependencies, Dim, Graph, NodeId, Op, Slot, TensorType, Variant};
 
 /// Replaces collectives that move nothing; returns how many.
-pub fn fold_trivial(graph: &mut Graph, dependencies: &Dependencies) -> usize {
+pub fn fold_trivial(graph: &mut Graph) -> usize {
     let folds = find(graph);
     if folds.iter().all(Option::is_none) {
         return 0;
     }
+    let dependencies = &Dependencies::of(graph);
     let gone = folds.iter().flatten().count();
     let mut wait_of = vec![None; graph.arena_len()];
     for fold in folds.iter().flatten() {

@@ -61,13 +61,13 @@ fn key_1_members_that_differ_in_any_field_of_the_key_stay_apart() {
     let end = "\nwx = wait(cx); wy = wait(cy)\noutput(wx, wy)";
     for (field, first, second) in [
         ("group", "cx = all_reduce(x, sum, G0:2)", "cy = all_reduce(y, sum, G1:2)"),
-        ("reduce op or root", "cx = all_reduce(x, sum, G0:2)", "cy = all_reduce(y, max, G0:2)"),
+        ("reduce op, root or dimension", "cx = all_reduce(x, sum, G0:2)", "cy = all_reduce(y, max, G0:2)"),
         ("user boundary", "cx = all_reduce(x, sum, G0:2) key=\"a\"", "cy = all_reduce(y, sum, G0:2)"),
         ("options", "cx = all_reduce(x, sum, G0:2) impl=registered", "cy = all_reduce(y, sum, G0:2)"),
         ("in-place form", "z = clone(x); cx = all_reduce_(z, sum, G0:2)", "cy = all_reduce(y, sum, G0:2)"),
-        ("reduce op or root", "cx = broadcast(x, 0, G0:2)", "cy = broadcast(y, 1, G0:2)"),
+        ("reduce op, root or dimension", "cx = broadcast(x, 0, G0:2)", "cy = broadcast(y, 1, G0:2)"),
         ("dtype", "z = cast(x, bf16); cx = all_reduce(z, sum, G0:2)", "cy = all_reduce(y, sum, G0:2)"),
-        ("reduce op or root", "cx = reduce_scatter(x, sum, G0:2)", "cy = reduce_scatter(y, avg, G0:2)"),
+        ("reduce op, root or dimension", "cx = reduce_scatter(x, sum, G0:2)", "cy = reduce_scatter(y, avg, G0:2)"),
         ("group", "cx = all_gather(x, G0:2)", "cy = all_gather(y, G1:4)"),
     ] {
         let done = rewrite(&format!("{start}{first}\n{second}{end}"), ALL);

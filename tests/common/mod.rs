@@ -217,7 +217,7 @@ impl Grower {
     /// Reads a size, of a value in flight, too.
     fn shape_reader(&mut self, a: u16, b: u16) {
         let here: Vec<_> = self.values.iter().filter(|value| self.path.contains(&value.region)).cloned().collect();
-        let pending = self.pending(self.region());
+        let pending = self.pending();
         let from = if pending.is_empty() || a.is_multiple_of(4) { here } else { pending };
         let Some(x) = pick(&from, a) else { return };
         let Some(tensor) = self.graph.tensor(x.id).cloned() else { return };
@@ -269,7 +269,7 @@ impl Grower {
 
     fn wait_all_here(&mut self) {
         let mut left = 3;
-        while let Some(value) = self.pending(self.region()).first().cloned().filter(|_| left > 0) {
+        while let Some(value) = self.pending().first().cloned().filter(|_| left > 0) {
             self.wait(&value);
             left -= 1;
         }
@@ -305,8 +305,13 @@ impl Grower {
         pick(&values, by)
     }
 
-    fn pending(&self, region: RegionId) -> Vec<Value> {
-        let waits = |value: &&Value| self.storages[value.storage].pending && value.region == region;
+    /// Values of this region whose collective was started here and is in flight.
+    fn pending(&self) -> Vec<Value> {
+        let here = Some(self.region());
+        let waits = |value: &&Value| {
+            let storage = &self.storages[value.storage];
+            storage.pending && storage.region == here && Some(value.region) == here
+        };
         self.values.iter().filter(waits).cloned().collect()
     }
 
@@ -321,7 +326,9 @@ impl Grower {
     fn step(&mut self, (kind, a, b, c): Step) {
         let o = self.options;
         match kind {
-            0..=11 => self.input(DTYPES[usize::from(a) % DTYPES.len()], SHAPES[usize::from(b) % SHAPES.len()], c),
+            0..=11 if self.path.len() == 1 => {
+                self.input(DTYPES[usize::from(a) % DTYPES.len()], SHAPES[usize::from(b) % SHAPES.len()], c)
+            }
             12..=21 => self.pointwise(a, b, c),
             22..=24 => self.cast(a, b),
             25..=29 => self.view(a, b),
@@ -463,13 +470,13 @@ impl Grower {
     }
 
     fn wait_some(&mut self, a: u16) {
-        if let Some(value) = pick(&self.pending(self.region()), a) {
+        if let Some(value) = pick(&self.pending(), a) {
             self.wait(&value);
         }
     }
 
     fn wait_all(&mut self) {
-        while let Some(value) = self.pending(self.region()).first().cloned() {
+        while let Some(value) = self.pending().first().cloned() {
             self.wait(&value);
         }
     }

@@ -111,6 +111,7 @@ fn locate(text: &str, prefix: usize, fault: &Fault) -> FxError {
         expected: fault.expected.clone(),
         problem: fault.problem.clone(),
         source_line,
+        caret: before.chars().count() - shown,
     }
 }
 
@@ -135,6 +136,7 @@ fn not_text(error: &std::string::FromUtf8Error) -> FxError {
         expected: "UTF-8 text".into(),
         problem: None,
         source_line: before.chars().skip(shown).collect(),
+        caret: before.chars().count() - shown,
     }
 }
 
@@ -235,4 +237,38 @@ fn glog_prefix(line: &[u8]) -> Option<usize> {
         at += usize::from(line.get(at) == Some(&b' '));
     }
     Some(at)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn prefixes_of_logs_are_known_and_code_is_not_one() {
+        for (line, rest) in [
+            ("V0101 12:00:00.000 123 a/b.py:45] [0/0] [__graph_code]     x", "    x"),
+            ("V0101 12:00:00.000000 123 a/b.py:45] [0/0_1] [__graph_code]", ""),
+            ("[rank0]:I0101 12:00:00.000 123 a.py:4] x", "x"),
+            ("[default12]: [rank3]:  x", " x"),
+            ("[a, b]", "[a, b]"),
+            ("[rank]: x", "[rank]: x"),
+            ("V0101 = x[0]", "V0101 = x[0]"),
+            ("View = x[0]", "View = x[0]"),
+            ("        x", "        x"),
+            ("", ""),
+        ] {
+            assert_eq!(&line[prefix_len(line.as_bytes())..], rest, "{line}");
+        }
+    }
+
+    #[test]
+    fn cleaned_text_knows_its_lines() {
+        let source = Source::new(b"\x1b[1mI0101 12:00:00.000 1 a.py:4] ab\x1b[0m\r\ncd\r\n".to_vec()).unwrap();
+        assert_eq!(source.text(), "ab\ncd\n");
+        assert_eq!(source.raw_lines(3, 6), "cd\r\n");
+        assert_eq!(source.raw_lines(0, 6), source.raw());
+        assert_eq!(source.style(1), ("I0101 12:00:00.000 1 a.py:4] ".to_owned(), "\r\n"));
+        assert_eq!(source.style(4).0, "");
+        assert_eq!(source.line_of(4), 2);
+    }
 }

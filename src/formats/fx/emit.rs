@@ -2,15 +2,11 @@
 
 use super::collective::{Parameter, legacy_group, parameters};
 use super::error::FxPrintError;
-use super::expr::{BINARY, MODULE_CALL, UNARY, is_identifier};
+use super::expr::{ALIAS, BINARY, MODULE_CALL, PYTHON, UNARY, is_identifier};
 use super::tails::{LastUses, Seen, can_delete, write_tail};
 use crate::ir::ops::torch_name;
 use crate::ir::{Arg, Args, Collective, CollectiveKind, Graph, Meta, NodeId, Op, RegionId, Spacing, Type};
 use std::fmt::Write;
-
-/// Namespaces that stand in Python as they are; all others are below `torch.ops`.
-const PYTHON: &[&str] =
-    &["torch", "math", "operator", "_operator", "builtins", "self", "pytree", "fx_pytree", "einops", "numpy"];
 
 /// How many source lines a merged node shows.
 const MOST_SOURCES: usize = 8;
@@ -31,6 +27,9 @@ pub(super) enum Annotations {
 /// # Errors
 /// [`FxPrintError`] for a node that FX text cannot say.
 pub fn print_fresh(graph: &Graph) -> Result<String, FxPrintError> {
+    if graph.name.is_empty() || graph.name.contains(|c: char| c.is_whitespace() || "():#".contains(c)) {
+        return Err(FxPrintError::Name(graph.name.clone()));
+    }
     let mut text = format!("class {}(torch.nn.Module):\n    def forward(self", graph.name);
     for &id in graph.order().iter().filter(|&&id| graph.node(id).op == Op::Input) {
         check_name(graph, id)?;
@@ -296,6 +295,7 @@ fn write_call(out: &mut String, graph: &Graph, id: NodeId, target: &str) -> Resu
                 return write_arg(out, graph, id, value);
             }
         }
+        ("", ALIAS, [value @ Arg::Operand(_)]) if is_plain => return write_arg(out, graph, id, value),
         ("getattr", name, [value @ Arg::Operand(_)]) if is_plain => {
             write_arg(out, graph, id, value)?;
             let _ = write!(out, ".{name}");

@@ -1,15 +1,19 @@
 //! Keys of right sides: from text with holes to a target and arguments.
 //!
 //! A right side is a call (`torch.ops.aten.mm.default(a, b)`), a method call (`x.view(4)`), an attribute (`x.shape`,
-//! `self.weight`), a subscript (`x[3]`), or one Python operator between two values (`a + 8`). Whatever it is, the
-//! graph knows it as a call: of `aten.mm.default`, `method.view`, `getattr.shape`, `self.weight`,
-//! `operator.getitem`, `operator.add`.
+//! `self.weight`), a subscript (`x[3]`), one Python operator between two values (`a + 8`), or another name (`x`).
+//! Whatever it is, the graph knows it as a call: of `aten.mm.default`, `method.view`, `getattr.shape`, `self.weight`,
+//! `operator.getitem`, `operator.add`, `alias`.
 
-use super::lex::{HOLE, dotted_end, is_letter, repr_end, skip_space, string_end, word_end};
+use super::lex::{HOLE, dotted_end, is_keyword, is_letter, repr_end, skip_space, string_end, word_end};
 use crate::ir::{Arg, Args, DType};
 
 /// Brackets may be nested this deep.
 const DEPTH_LIMIT: u32 = 200;
+
+/// Namespaces that stand in Python as they are; all others are below `torch.ops`.
+pub(super) const PYTHON: &[&str] =
+    &["torch", "math", "operator", "_operator", "builtins", "self", "pytree", "fx_pytree", "einops", "numpy"];
 
 /// Words without a dot that are values.
 const WORDS: &[&str] = &[
@@ -99,7 +103,7 @@ pub(super) fn parse_return(key: &str) -> Parsed<Args> {
     parser.end()?;
     Ok(Args::positional(match value {
         Arg::Tuple(items) => items,
-        Arg::Apply(name, mut args) if &*name == UNFLATTEN && !args.positional.is_empty() => {
+        Arg::Apply(name, mut args) if &*name == UNFLATTEN && only_first_has_operands(&args) => {
             match args.positional.swap_remove(0) {
                 Arg::List(items) | Arg::Tuple(items) => items,
                 value => vec![value],
@@ -107,6 +111,14 @@ pub(super) fn parse_return(key: &str) -> Parsed<Args> {
         }
         value => vec![value],
     }))
+}
+
+/// Whether there is a first argument, and no operand in any other.
+fn only_first_has_operands(args: &Args) -> bool {
+    let mut others = 0;
+    let keyword = args.keyword.iter().map(|(_, arg)| arg);
+    args.positional.iter().skip(1).chain(keyword).for_each(|arg| arg.for_each_operand(&mut |_| others += 1));
+    others == 0 && !args.positional.is_empty()
 }
 
 /// What rebuilds the nested results of a joint graph.
@@ -151,10 +163,16 @@ impl<'a> Parser<'a> {
         self.text.get(start..self.at).unwrap_or_default()
     }
 
-    fn dotted(&mut self) -> &'a str {
+    /// Names with points between them.
+    fn dotted(&mut self) -> Parsed<&'a str> {
         let start = self.at;
         self.at = dotted_end(self.text.as_bytes(), start);
-        self.slice(start)
+        let name = self.slice(start);
+        if name.split('.').any(str::is_empty) {
+            self.at = start;
+            return self.fail("a name");
+        }
+        Ok(name)
     }
 
     fn hole(&mut self) -> Arg {
@@ -193,6 +211,9 @@ impl<'a> Parser<'a> {
 
     fn infix(&mut self, left: Arg) -> Parsed<RightSide> {
         self.space();
+        if self.at == self.text.len() && matches!(left, Arg::Operand(_)) {
+            return Ok(call(ALIAS.into(), vec![left]));
+        }
         let Some((_, name)) = BINARY.iter().find(|(sign, _)| self.eat(sign)) else {
             return self.fail("an operator such as `+`, a call, or a subscript");
         };
@@ -271,15 +292,20 @@ impl<'a> Parser<'a> {
 
     fn call_or_attribute(&mut self) -> Parsed<RightSide> {
         let start = self.at;
-        let mut target =
-            if self.eat("getattr(self") { self.attribute_path(start, 0)? } else { self.dotted().to_owned() };
+        let of_self = self.text[start..].trim_start_matches(GETATTR);
+        let is_path = self.text[start..].starts_with(GETATTR) && of_self.starts_with("self");
+        let mut target = if is_path { self.attribute_path()? } else { self.dotted()?.to_owned() };
         if self.peek() == Some(b'(') {
             let args = self.arguments()?;
             let is_module = target.starts_with("self.");
             if is_module && args == Args::default() && !target.ends_with(MODULE_CALL) {
                 target.push_str(MODULE_CALL);
             }
-            let target = target.strip_prefix("torch.ops.").map(str::to_owned).unwrap_or(target);
+            let operator = target.strip_prefix("torch.ops.");
+            // Only what the writer puts below `torch.ops` again.
+            let operator =
+                operator.filter(|name| name.split_once('.').is_some_and(|(head, _)| !PYTHON.contains(&head)));
+            let target = operator.map(str::to_owned).unwrap_or(target);
             return Ok(RightSide { target, args });
         }
         if target.len() > 5 && target.starts_with("self.") {
@@ -293,16 +319,14 @@ impl<'a> Parser<'a> {
         self.infix(left)
     }
 
-    /// `getattr(self.a, "0").b`, which FX prints for names that are not identifiers, as `self.a.0.b`. The words
-    /// `getattr(self` are read already.
-    fn attribute_path(&mut self, start: usize, depth: u32) -> Parsed<String> {
-        if depth > DEPTH_LIMIT {
-            self.at = start;
-            return self.fail("fewer nested attributes");
+    /// `getattr(self.a, "0").b`, which FX prints for names that are not identifiers, as `self.a.0.b`.
+    fn attribute_path(&mut self) -> Parsed<String> {
+        let mut nested = 0;
+        while self.eat(GETATTR) {
+            nested += 1;
         }
-        let mut path = "self".to_owned();
-        path.push_str(self.dotted());
-        loop {
+        let mut path = self.dotted()?.to_owned();
+        for _ in 0..nested {
             self.expect(",")?;
             self.space();
             let quote = self.at;
@@ -310,14 +334,21 @@ impl<'a> Parser<'a> {
                 Some(b'"' | b'\'') => self.at = self.quoted_end()?,
                 _ => return self.fail("an attribute's name in quotes"),
             }
+            let name = self.text.get(quote + 1..self.at - 1).unwrap_or_default();
+            if name.is_empty() || word_end(name.as_bytes(), 0) < name.len() {
+                self.at = quote;
+                return self.fail("an attribute's name in quotes");
+            }
             path.push('.');
-            path.push_str(self.text.get(quote + 1..self.at - 1).unwrap_or_default());
+            path.push_str(name);
             self.expect(")")?;
-            path.push_str(self.dotted());
-            if self.peek() != Some(b',') {
-                return Ok(path);
+            if self.peek() == Some(b'.') {
+                self.at += 1;
+                path.push('.');
+                path.push_str(self.dotted()?);
             }
         }
+        Ok(path)
     }
 
     fn quoted_end(&mut self) -> Parsed<usize> {
@@ -482,7 +513,7 @@ impl<'a> Parser<'a> {
             self.at += 1;
         }
         if self.peek().is_some_and(is_letter) {
-            let word = self.dotted();
+            let word = self.dotted()?;
             if matches!(word, "inf" | "nan" | "math.inf" | "torch.inf" | "math.nan" | "torch.nan") {
                 return Ok(Arg::Word(self.slice(start).into()));
             }
@@ -515,7 +546,7 @@ impl<'a> Parser<'a> {
 
     fn word(&mut self) -> Parsed<Arg> {
         let start = self.at;
-        let word = self.dotted();
+        let word = self.dotted()?;
         if self.peek() == Some(b'(') {
             return Ok(Arg::Apply(word.into(), self.arguments()?));
         }
@@ -544,6 +575,12 @@ impl<'a> Parser<'a> {
     }
 }
 
+/// The target of `a = b`, which FX prints for inputs that Dynamo renamed.
+pub(super) const ALIAS: &str = "alias";
+
+/// Begins the attribute path of a name that is not an identifier.
+const GETATTR: &str = "getattr(";
+
 /// Tells a module's call without arguments from an attribute.
 pub(super) const MODULE_CALL: &str = ".__call__";
 
@@ -551,110 +588,10 @@ fn call(target: String, positional: Vec<Arg>) -> RightSide {
     RightSide { target, args: Args::positional(positional) }
 }
 
-/// Whether a text can be a name in Python, keywords aside.
+/// Whether a text can be a name in Python.
 pub(super) fn is_identifier(text: &str) -> bool {
-    text.bytes().next().is_some_and(is_letter) && word_end(text.as_bytes(), 0) == text.len()
+    !is_keyword(text) && text.bytes().next().is_some_and(is_letter) && word_end(text.as_bytes(), 0) == text.len()
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn right(key: &str) -> RightSide {
-        parse_right_side(&key.replace('%', "\x01")).unwrap()
-    }
-
-    fn shown(key: &str) -> String {
-        let RightSide { target, args } = right(key);
-        let mut text = format!("{target}: ");
-        args.write(&mut text, crate::ir::Spacing::Wide, &|index| format!("%{index}")).unwrap();
-        text
-    }
-
-    #[test]
-    fn every_form_of_right_side_is_a_call() {
-        for (key, expected) in [
-            ("torch.ops.aten.mm.default(%, %)", "aten.mm.default: %0, %1"),
-            ("torch.sym_max(%, 1)", "torch.sym_max: %0, 1"),
-            ("math_trunc(%)", "math_trunc: %0"),
-            ("%[3]", "operator.getitem: %0, 3"),
-            ("%[-1]", "operator.getitem: %0, -1"),
-            ("%[1:%]", "operator.getitem: %0, slice(1, %1, None)"),
-            ("%[:, ::2, 0]", "operator.getitem: %0, (slice(None, None, None), slice(None, None, 2), 0)"),
-            ("%[(slice(None, None, None), 0)]", "operator.getitem: %0, (slice(None, None, None), 0)"),
-            ("% + 8", "operator.add: %0, 8"),
-            ("2048 * %", "operator.mul: 2048, %0"),
-            ("% // 8", "operator.floordiv: %0, 8"),
-            ("% ** 2", "operator.pow: %0, 2"),
-            ("% / -2", "operator.truediv: %0, -2"),
-            ("% <= %", "operator.le: %0, %1"),
-            ("% != 0", "operator.ne: %0, 0"),
-            ("-%", "operator.neg: %0"),
-            ("not %", "operator.not_: %0"),
-            ("self.weight", "self.weight: "),
-            ("self.a.b(%)", "self.a.b: %0"),
-            ("self.a()", "self.a.__call__: "),
-            ("getattr(self.layers, \"0\").weight", "self.layers.0.weight: "),
-            ("getattr(self, \"0\")(%)", "self.0: %0"),
-            ("%.view(1, -1)", "method.view: %0, 1, -1"),
-            ("%.shape", "getattr.shape: %0"),
-        ] {
-            assert_eq!(shown(key), expected, "{key}");
-        }
-    }
-
-    #[test]
-    fn every_kind_of_argument_is_read() {
-        for (arguments, expected) in [
-            ("1, -2, 1e-05, -1.0, 0.5, 3j", None),
-            ("True, False, None, inf, -inf, nan, torch.strided", None),
-            ("'avg', \"it's\", 'a\\'b'", None),
-            ("torch.bfloat16, torch.contiguous_format", None),
-            ("[], (), [1, [%0, None]], (%1,), (%2, 3)", None),
-            ("dtype = torch.int64, device = device(type='cuda', index=0), out = [%0, %1]", None),
-            ("{'a': %, 'b': 1}", Some("dict(a=%0, b=1)")),
-            ("{1: %}", Some("dict([(1, %0)])")),
-            ("<function f at 0x7f>, (%)", Some("<function f at 0x7f>, %0")),
-            ("[1,\n  2,  # two\n  ], ...", Some("[1, 2], ...")),
-            ("torch.half", Some("torch.float16")),
-        ] {
-            let holes: String = arguments.split('%').enumerate().fold(String::new(), |text, (index, part)| {
-                let digit = index > 0 && part.starts_with(|c: char| c.is_ascii_digit());
-                text + if index > 0 { "%" } else { "" } + if digit { &part[1..] } else { part }
-            });
-            let expected = format!("f.g: {}", expected.unwrap_or(arguments));
-            assert_eq!(shown(&format!("f.g({holes})")), expected);
-        }
-    }
-
-    #[test]
-    fn faulty_right_sides_are_errors() {
-        for (key, at, expected) in [
-            ("", 0, "an expression"),
-            ("%", 1, "an operator such as `+`, a call, or a subscript"),
-            ("% + % + %", 6, "the end of the statement"),
-            ("f.g(9223372036854775808)", 4, "an integer that fits in 64 bits"),
-            ("f.g(1 2)", 6, "`,` or `)`"),
-            ("f.g([1 2])", 7, "`,` or `]`"),
-            ("f.g(1..2)", 4, "a number"),
-            ("f.g(k = 1, 2)", 11, "a keyword argument, for those without a keyword come first"),
-            ("f.g(x)", 4, "a name that is defined before this line"),
-            ("y + 1", 0, "a name that is defined before this line"),
-            ("f.g(%.shape)", 5, "a plain value"),
-            ("f.g(1)[0]", 6, "the end of the statement"),
-            ("f.g(*%)", 4, "a value"),
-            ("%[]", 2, "a value"),
-        ] {
-            let fault = parse_right_side(&key.replace('%', "\x01")).unwrap_err();
-            assert_eq!((fault.at, fault.expected.as_str()), (at, expected), "{key}");
-        }
-    }
-
-    #[test]
-    fn deep_nesting_is_an_error() {
-        let fault = |open: &str| parse_right_side(&format!("f.g({}", open.repeat(100_000))).unwrap_err().expected;
-        for open in ["[", "(", "{", "{1: ", "f(", "f(k="] {
-            assert_eq!(fault(open), "at most 200 nested brackets", "{open}");
-        }
-    }
-}
+mod tests;

@@ -54,8 +54,10 @@ pub(super) fn next_header(text: &str, mut at: usize) -> Result<Option<Header>, F
     Ok(None)
 }
 
+/// The name in a class line. PyTorch's logs may print the path of the generated code before it.
 fn class_name(line: &str) -> Option<&str> {
-    let rest = line.strip_prefix("class ")?.trim_start();
+    let behind_path = || line.split_once(" class ").filter(|(path, _)| !path.contains(' ')).map(|(_, rest)| rest);
+    let rest = line.strip_prefix("class ").or_else(behind_path)?.trim_start();
     let end = rest.find(['(', ':'])?;
     let name = rest[..end].trim_end();
     (!name.is_empty() && !name.contains(' ') && rest.contains(':')).then_some(name)
@@ -146,6 +148,11 @@ pub(super) fn optional_annotation(text: &str, at: usize, ends: &[u8]) -> Result<
         }
         _ => {
             let end = annotation_end(bytes, start, ends)?;
+            if let Some(quote) = bytes[start..end].iter().position(|&byte| byte == b'"')
+                && bytes[start..end].iter().filter(|&&byte| byte == b'"').count() % 2 == 1
+            {
+                return Err(Fault::expected(start + quote, "an annotation with both its quotes"));
+            }
             Ok((Some(Annotation { text: (start, end), quoted: false }), end))
         }
     }

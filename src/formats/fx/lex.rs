@@ -55,6 +55,48 @@ pub(super) const fn is_letter(byte: u8) -> bool {
     matches!(CLASSES[byte as usize], Class::Letter)
 }
 
+/// Python's keywords: words that cannot be names.
+pub(super) fn is_keyword(word: &str) -> bool {
+    matches!(
+        word,
+        "False"
+            | "None"
+            | "True"
+            | "and"
+            | "as"
+            | "assert"
+            | "async"
+            | "await"
+            | "break"
+            | "class"
+            | "continue"
+            | "def"
+            | "del"
+            | "elif"
+            | "else"
+            | "except"
+            | "finally"
+            | "for"
+            | "from"
+            | "global"
+            | "if"
+            | "import"
+            | "in"
+            | "is"
+            | "lambda"
+            | "nonlocal"
+            | "not"
+            | "or"
+            | "pass"
+            | "raise"
+            | "return"
+            | "try"
+            | "while"
+            | "with"
+            | "yield"
+    )
+}
+
 /// The end of the identifier at `at`.
 #[inline]
 pub(super) fn word_end(bytes: &[u8], mut at: usize) -> usize {
@@ -114,7 +156,7 @@ pub(super) fn string_end(bytes: &[u8], at: usize) -> Result<usize, Fault> {
 
 /// Whether the word that ends at `end` is the name of a keyword argument.
 #[inline]
-fn is_keyword(bytes: &[u8], end: usize) -> bool {
+fn names_argument(bytes: &[u8], end: usize) -> bool {
     let at = skip_blanks(bytes, end);
     bytes.get(at) == Some(&b'=') && bytes.get(at + 1) != Some(&b'=')
 }
@@ -127,7 +169,7 @@ fn word(bytes: &[u8], at: usize, in_brackets: bool) -> (usize, usize, bool) {
     match bytes.get(head) {
         Some(b'.') => (head, dotted_end(bytes, head), !matches!(&bytes[at..head], b"torch" | b"self")),
         Some(b'(') => (head, head, false),
-        Some(b' ' | b'=') => (head, head, !(in_brackets && is_keyword(bytes, head))),
+        Some(b' ' | b'=') => (head, head, !(in_brackets && names_argument(bytes, head))),
         _ => (head, head, true),
     }
 }

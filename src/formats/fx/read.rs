@@ -9,7 +9,7 @@ use super::collective::{Meaning, meaning};
 use super::error::Fault;
 use super::expr::{KeyFault, parse_return, parse_right_side};
 use super::header::{Annotation, Header, Span, docstring_end, end_of_line, next_header, optional_annotation};
-use super::lex::{is_letter, line_end, scan_right_side, skip_blanks, word_end};
+use super::lex::{is_keyword, is_letter, line_end, scan_right_side, skip_blanks, word_end};
 use super::{ClassText, Statement};
 use crate::ir::{ArgsId, Graph, Meta, MetaId, Name, NodeId, Op, Type, TypeId};
 use hashbrown::HashMap;
@@ -17,7 +17,7 @@ use rustc_hash::FxBuildHasher;
 
 const UNDEFINED: u32 = u32::MAX;
 
-/// How many `# File:` lines in a row are kept.
+/// How many distinct `# File:` lines in a row are kept.
 const MOST_FILES: usize = 64;
 
 /// Reads every class of a file.
@@ -166,7 +166,8 @@ impl<'a> ClassReader<'a> {
             if !self.comments.in_files {
                 self.comments.files.clear();
             }
-            if self.comments.files.len() < MOST_FILES {
+            let is_new = self.comments.files.iter().all(|&(a, b)| self.text[a..b] != self.text[file.0..file.1]);
+            if is_new && self.comments.files.len() < MOST_FILES {
                 self.comments.files.push(file);
             }
             self.comments.in_files = true;
@@ -284,6 +285,9 @@ impl<'a> ClassReader<'a> {
 
     fn define(&mut self, (start, end): Span) -> Result<Name, Fault> {
         let text = &self.text[start..end];
+        if is_keyword(text) {
+            return Err(Fault::expected(start, "a name, which Python's keywords are not"));
+        }
         let name = self.graph.intern(text);
         let definitions = &mut self.class.definitions;
         if definitions.len() <= name.index() {

@@ -71,3 +71,21 @@ pub(super) fn write_tail(out: &mut String, graph: &Graph, deleted: &[NodeId]) {
 pub(super) fn can_delete(op: Op) -> bool {
     !matches!(op, Op::Input | Op::Output)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_are_deleted_after_their_last_use_in_order_of_occurrence() {
+        let id = NodeId::from_index;
+        // 0 and 1 are inputs; 2 uses 0; 3 uses 1, 2, 2, 0 and is not used; 4 returns 1.
+        let operands = [vec![], vec![], vec![id(0)], vec![id(1), id(2), id(2), id(0)], vec![id(1)]];
+        let last_uses = LastUses::new(5, operands.iter().enumerate().map(|(at, of)| (id(at), &of[..])));
+        let (mut seen, mut deleted) = (Seen::new(5), Vec::new());
+        last_uses.deleted_by(id(2), &operands[2], &mut seen, &mut deleted);
+        assert_eq!(deleted, []);
+        last_uses.deleted_by(id(3), &operands[3], &mut seen, &mut deleted);
+        assert_eq!(deleted, [id(2), id(0), id(3)]);
+    }
+}

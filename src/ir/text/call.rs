@@ -1,6 +1,6 @@
 //! Calls and their arguments, operators and collectives.
 
-use super::lex::{Lexer, Token, unquote};
+use super::lex::{Lexer, Token, is_name, unquote};
 use super::normal::{SAID, renumber};
 use super::parse::Parser;
 use super::{MAX_DEPTH, TextError};
@@ -31,7 +31,7 @@ impl Draft {
     pub(super) fn new(op: Op, stem: &str, at: usize) -> Self {
         Self {
             op,
-            stem: stem.to_owned(),
+            stem: if is_name(stem) { stem } else { "call" }.to_owned(),
             args: Args::default(),
             operands: Vec::new(),
             ty: None,

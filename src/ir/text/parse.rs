@@ -40,7 +40,7 @@ pub fn parse(text: &str) -> Result<Graph> {
     }
 }
 
-/// What a trailing clause or an argument may refer to, and the graph so far.
+/// A reader at work: its place in the text, and the graph so far.
 pub(in crate::ir) struct Parser<'a> {
     pub(super) lex: Lexer<'a>,
     pub(in crate::ir) graph: Graph,
@@ -95,7 +95,7 @@ impl<'a> Parser<'a> {
 
     pub(super) fn word(&mut self, expected: &str) -> Result<&'a str> {
         match self.lex.peek()? {
-            Token::Word(word) => self.lex.next().map(|_| word),
+            Token::Word(word) if !word.starts_with('-') => self.lex.next().map(|_| word),
             _ => Err(self.unexpected(expected)),
         }
     }
@@ -324,7 +324,9 @@ impl<'a> Parser<'a> {
                 self.check_new(name, at)?;
                 name.to_owned()
             }
-            None => self.fresh_name(&draft.stem.clone()),
+            // Printed texts leave this name out, so it must not depend on what else the text says.
+            None if draft.op == Op::Output && self.find("output").is_none() => "output".to_owned(),
+            None => self.fresh_name(&draft.stem),
         };
         self.finish(draft, &name);
         Ok(())
@@ -363,7 +365,7 @@ impl<'a> Parser<'a> {
 
     /// Puts a nested call into the graph under a fresh name.
     pub(super) fn finish_nested(&mut self, draft: Draft) -> NodeId {
-        let name = self.fresh_name(&draft.stem.clone());
+        let name = self.fresh_name(&draft.stem);
         self.finish(draft, &name)
     }
 

@@ -1,0 +1,46 @@
+//! Where tests find graphs: in `fixtures/`, and in `../shared/fixtures` when that folder is there.
+
+#![allow(dead_code, reason = "each test file uses a part")]
+
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
+
+/// The folder of shared fixtures, beside the project or where `BUCKETEER_SHARED` says.
+pub fn shared() -> Option<PathBuf> {
+    let beside = Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared");
+    let root = std::env::var_os("BUCKETEER_SHARED").map_or(beside, PathBuf::from);
+    let fixtures = root.join("fixtures");
+    fixtures.is_dir().then_some(fixtures)
+}
+
+/// The bytes of a file, or of the same file with `.gz` behind its name, unpacked.
+pub fn read(path: &Path) -> Vec<u8> {
+    let zipped = PathBuf::from(format!("{}.gz", path.display()));
+    let path = if path.exists() { path } else { &zipped };
+    let bytes = std::fs::read(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    if path.extension().is_none_or(|extension| extension != "gz") {
+        return bytes;
+    }
+    let mut text = Vec::new();
+    flate2::read::GzDecoder::new(&bytes[..]).read_to_end(&mut text).unwrap();
+    text
+}
+
+/// All files below a folder whose names end in `.txt` or `.txt.gz`, sorted.
+pub fn texts(folder: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    let mut folders = vec![folder.to_owned()];
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(&folder).unwrap() {
+            let path = entry.unwrap().path();
+            let name = path.file_name().unwrap().to_string_lossy().into_owned();
+            if path.is_dir() {
+                folders.push(path);
+            } else if name.ends_with(".txt") || name.ends_with(".txt.gz") {
+                found.push(path);
+            }
+        }
+    }
+    found.sort();
+    found
+}
