@@ -84,6 +84,15 @@ fn a_size_may_follow_from_another_members_result() {
 }
 
 #[test]
+fn an_in_place_reduce_that_is_waited_for_under_another_name_is_left_alone() {
+    let text = "x = input f32[4]; y = input f32[4]; g = all_reduce_(x, sum, G0:2); w = wait(x)\n\
+                b = broadcast_(x, 1, G0:2); u = wait(g); h = all_reduce_(y, sum, G0:2); v = wait(h)\n\
+                output(add(u, 1.0), v, w)";
+    let done = rewrite(text, "bucket-all-reduce{cap=none}");
+    assert_eq!(done.reason("g"), &Reason::ReadBeforeWait { by: "w".to_owned() });
+}
+
+#[test]
 fn a_coalesced_list_travels_along_one_dimension() {
     let text = "p = input f32[2,4]; q = input f32[2,4]; r = input f32[2,4]\ng = reduce_scatter(p, sum, G0:2)\n\
                 h = reduce_scatter(q, sum, G0:2, dim=1); k = reduce_scatter(r, sum, G0:2, dim=1)\n\
