@@ -93,6 +93,14 @@ fn an_in_place_reduce_that_is_waited_for_under_another_name_is_left_alone() {
 }
 
 #[test]
+fn a_trivial_collective_may_send_what_another_one_makes() {
+    let text = "x = input f32[0]; g = all_gather(x, G0:2); w = wait(g); b = broadcast_(g, 1, G0:2); v = wait(b)\n\
+                y = input f32[4]; h = all_gather(y, G1:1); u = wait(h); k = all_gather(h, G1:1); t = wait(k)\n\
+                output(w, v, u, t)";
+    assert_eq!(rewrite(text, "fold-trivial").count("all_gather"), 0);
+}
+
+#[test]
 fn a_coalesced_list_travels_along_one_dimension() {
     let text = "p = input f32[2,4]; q = input f32[2,4]; r = input f32[2,4]\ng = reduce_scatter(p, sum, G0:2)\n\
                 h = reduce_scatter(q, sum, G0:2, dim=1); k = reduce_scatter(r, sum, G0:2, dim=1)\n\
