@@ -369,6 +369,19 @@ fn m7_in_place_reduces_and_broadcasts_are_merged() {
 }
 
 #[test]
+fn m7_all_to_alls_that_exchange_evenly_are_merged() {
+    let text = "p = input f32[4,3]; q = input f32[6]; r = input f32[6]
+        g = all_to_all(p, [2,2], [2,2], G0:2) : f32[4,3]; w = wait(g)
+        h = all_to_all(q, [], [], G0:2) : f32[6]; v = wait(h)
+        i = all_to_all(r, [3,3], [3,3], G0:2) : f32[6]; u = wait(i)
+        output(w, v, u)";
+    assert_eq!(rewrite(text, "bucket-all-to-all{cap=none}").buckets(), [["g", "h", "i"]]);
+    let uneven = text.replace("[3,3], [3,3]", "[2,4], [2,4]");
+    let plans = rewrite(&uneven, "bucket-all-to-all{cap=none}");
+    assert_eq!(plans.buckets(), [["g", "h"]]);
+}
+
+#[test]
 fn m8_an_activation_that_is_an_input_is_no_parameter() {
     let text = |first: &str| {
         format!(

@@ -26,11 +26,13 @@ pub enum BucketKind {
     AllReduce,
     /// Broadcasts of one root, in place or not.
     Broadcast,
+    /// All-to-alls in which every pair of ranks exchanges equally much.
+    AllToAll,
 }
 
 impl BucketKind {
     /// Every kind, in the order in which `rewrite` runs them.
-    pub const ALL: [Self; 4] = [Self::ReduceScatter, Self::AllReduce, Self::AllGather, Self::Broadcast];
+    pub const ALL: [Self; 5] = [Self::ReduceScatter, Self::AllReduce, Self::AllGather, Self::Broadcast, Self::AllToAll];
 
     /// The word for the kind: `all_gather`.
     #[must_use]
@@ -40,6 +42,7 @@ impl BucketKind {
             Self::ReduceScatter => "reduce_scatter",
             Self::AllReduce => "all_reduce",
             Self::Broadcast => "broadcast",
+            Self::AllToAll => "all_to_all",
         }
     }
 
@@ -51,7 +54,8 @@ impl BucketKind {
             CollectiveKind::ReduceScatter { .. } => Some(Self::ReduceScatter),
             CollectiveKind::AllReduce { .. } => Some(Self::AllReduce),
             CollectiveKind::Broadcast { .. } => Some(Self::Broadcast),
-            CollectiveKind::Reduce { .. } | CollectiveKind::AllToAll | CollectiveKind::Permute => None,
+            CollectiveKind::AllToAll => Some(Self::AllToAll),
+            CollectiveKind::Reduce { .. } | CollectiveKind::Permute => None,
         }
     }
 
@@ -60,7 +64,7 @@ impl BucketKind {
     #[must_use]
     pub const fn default_cap_bytes(self) -> u64 {
         match self {
-            Self::AllGather | Self::ReduceScatter => 256 << 20,
+            Self::AllGather | Self::ReduceScatter | Self::AllToAll => 256 << 20,
             Self::AllReduce | Self::Broadcast => 25 << 20,
         }
     }
@@ -209,6 +213,8 @@ pub enum Reason {
     Coalesced,
     /// It writes a tensor given as `out`, which others may read.
     WritesOut,
+    /// It exchanges other amounts with some ranks than with others, or amounts known only at run time.
+    UnevenSplits,
     /// Nothing waits for it in this graph.
     NoWait,
     /// More than one node waits for it.
@@ -273,6 +279,7 @@ impl Reason {
             Self::AlreadyMerged => "already merged",
             Self::Coalesced => "coalesced",
             Self::WritesOut => "writes out",
+            Self::UnevenSplits => "uneven splits",
             Self::NoWait => "no wait in sight",
             Self::WaitedTwice { .. } => "waited twice",
             Self::ReadBeforeWait { .. } => "read before wait",
@@ -303,6 +310,7 @@ impl std::fmt::Display for Reason {
             Self::AlreadyMerged => f.write_str("is a bucket already; rewrite the original graph for other caps"),
             Self::Coalesced => f.write_str("takes a list, so it travels in one launch already"),
             Self::WritesOut => f.write_str("writes into a tensor given as `out`, which others may read"),
+            Self::UnevenSplits => f.write_str("does not exchange equally much, known beforehand, with every rank"),
             Self::NoWait => f.write_str("no wait in sight: its result leaves the graph before it is valid"),
             Self::WaitedTwice { waits } => write!(f, "{waits} nodes wait for it; `dedupe-waits` makes them one"),
             Self::ReadBeforeWait { by } => write!(f, "`{by}` takes it before its wait"),
@@ -721,7 +729,30 @@ fn only_wait(graph: &Graph, readers: &Readers, id: NodeId) -> Result<NodeId, Rea
     if graph.tensor(id).is_none() || graph.collective_inputs(id).iter().any(|&input| graph.tensor(input).is_none()) {
         return Err(Reason::SizeUnknown);
     }
+    if collective.kind == CollectiveKind::AllToAll && !exchanges_evenly(graph, id) {
+        return Err(Reason::UnevenSplits);
+    }
     Ok(wait)
+}
+
+/// Whether an all-to-all sends as many rows to each rank as it gets from each, all known. Its arguments are the tensor,
+/// the rows from each rank and the rows for each rank; an empty list means equal parts.
+fn exchanges_evenly(graph: &Graph, id: NodeId) -> bool {
+    let args = graph.args_of(id);
+    let input = graph.collective_inputs(id).first().and_then(|&input| graph.tensor(input));
+    let ranks = graph.collective(id).and_then(|c| graph.group(c.group).size).map(u64::from);
+    let (Some(ranks), Some(input)) = (ranks, input) else { return false };
+    let rows = input.shape.first().and_then(Dim::as_const).filter(|rows| rows % ranks == 0).map(|rows| rows / ranks);
+    let Some(rows) = rows.and_then(|rows| i64::try_from(rows).ok()) else { return false };
+    let even = |list: Option<&Arg>| match list {
+        Some(Arg::List(splits)) => {
+            splits.is_empty() || (splits.len() as u64 == ranks && splits.iter().all(|split| *split == Arg::Int(rows)))
+        }
+        _ => false,
+    };
+    let sizes_known = input.elements().is_some_and(|elements| elements.as_const().is_some());
+    let same = graph.tensor(id).is_some_and(|output| output.shape == input.shape);
+    sizes_known && same && args.positional.len() == 3 && even(args.positional.get(1)) && even(args.positional.get(2))
 }
 
 /// The options that keep collectives out.

@@ -250,6 +250,7 @@ pub(super) const fn stems(kind: CollectiveKind) -> (&'static str, &'static str) 
         CollectiveKind::AllGather { .. } => ("bucketed_all_gather", "bucketed_all_gather_wait"),
         CollectiveKind::ReduceScatter { .. } => ("bucketed_reduce_scatter", "bucketed_reduce_scatter_wait"),
         CollectiveKind::AllReduce { .. } => ("bucketed_all_reduce", "bucketed_all_reduce_wait"),
+        CollectiveKind::AllToAll => ("bucketed_all_to_all", "bucketed_all_to_all_wait"),
         _ => ("bucketed_broadcast", "bucketed_broadcast_wait"),
     }
 }

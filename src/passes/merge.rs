@@ -7,6 +7,7 @@
 //! | all-gather | members flat, end to end | columns of `[group, total]`, one copy each |
 //! | reduce-scatter | `[group, n_i]` side by side, so that chunk r of every member lies together | a slice |
 //! | all-reduce, broadcast | members flat, end to end | a slice |
+//! | all-to-all | as a reduce-scatter | as an all-gather |
 //!
 //! Gathers of several dtypes travel as bytes: each member starts at a multiple of its element size, and so does each
 //! rank's row. A gather along an inner dimension is gathered flat and permuted when it is unpacked; a scatter along one
@@ -293,6 +294,7 @@ impl<'a> Rewrite<'a> {
             (Mode::Coalesced, _) => self.coalesce(bucket),
             (Mode::Concat, CollectiveKind::AllGather { .. }) => self.pack_gather(bucket, ranks),
             (Mode::Concat, CollectiveKind::ReduceScatter { .. }) => self.pack_scatter(bucket, ranks),
+            (Mode::Concat, CollectiveKind::AllToAll) => self.pack_exchange(bucket, ranks),
             (Mode::Concat, _) => self.pack_flat(bucket),
         };
         let meta = merged_meta(self.emit.graph, bucket);
@@ -416,20 +418,51 @@ impl<'a> Rewrite<'a> {
 
     fn pack_scatter(&mut self, bucket: &Bucket, ranks: u64) -> Made {
         let (inputs, index) = self.inputs(bucket);
+        let share = |emit: &Emitter<'_>, collective: NodeId| elements_of(&emit.tensor(collective));
+        let (flat, sizes) = self.pack_by_rank(&inputs, ranks, share);
+        let ty = self.vector(inputs[0].0, sum(&sizes));
+        let launch = self.relaunch(bucket, flat, ty);
+        Made { launch: Some(launch), parts: None, index, sizes, ranks, row_bytes: None }
+    }
+
+    /// Packs what goes to each rank side by side; what comes back lies the same way, by sender.
+    fn pack_exchange(&mut self, bucket: &Bucket, ranks: u64) -> Made {
+        let (inputs, index) = self.inputs(bucket);
+        let share = |emit: &Emitter<'_>, collective: NodeId| {
+            let all = elements_of(&emit.tensor(collective));
+            all.divide_exactly(ranks).expect("candidates exchange equally much with each rank")
+        };
+        let (flat, sizes) = self.pack_by_rank(&inputs, ranks, share);
+        let each = sum(&sizes).as_const().and_then(|each| i64::try_from(each).ok());
+        let each = Arg::Int(each.expect("candidates exchange amounts that are known and fit"));
+        let ty = self.emit.tensor(flat);
+        let launch = self.relaunch(bucket, flat, ty);
+        let mut args = self.emit.graph.args_of(launch).clone();
+        for splits in &mut args.positional[1..] {
+            *splits = Arg::List(vec![each.clone(); ranks as usize]);
+        }
+        let args = self.emit.graph.intern_args(args);
+        self.emit.graph.node_mut(launch).args = args;
+        Made { launch: Some(launch), parts: None, index, sizes, ranks, row_bytes: None }
+    }
+
+    /// Packs members so that what goes to each rank lies together: rows by rank, `share` of each member in a row.
+    fn pack_by_rank(
+        &mut self,
+        inputs: &[(NodeId, NodeId)],
+        ranks: u64,
+        share: impl Fn(&Emitter<'_>, NodeId) -> Dim,
+    ) -> (NodeId, Vec<Part>) {
         let (mut parts, mut sizes) = (Vec::new(), Vec::new());
-        for &(input, collective) in &inputs {
-            let share = elements_of(&self.emit.tensor(collective));
+        for &(input, collective) in inputs {
+            let share = share(&self.emit, collective);
             let rows = self.rank_rows(input, collective, ranks, share.clone());
             parts.push(rows);
             sizes.push(Part { elements: share, source: Some(input) });
         }
-        let total = sum(&sizes);
-        let table = self.table(inputs[0].0, ranks, total.clone());
+        let table = self.table(inputs[0].0, ranks, sum(&sizes));
         let packed = self.emit.cat(&parts, 1, table);
-        let flat = self.flat(packed);
-        let ty = self.vector(inputs[0].0, total);
-        let launch = self.relaunch(bucket, flat, ty);
-        Made { launch: Some(launch), parts: None, index, sizes, ranks, row_bytes: None }
+        (self.flat(packed), sizes)
     }
 
     /// A scatter's input as `[ranks, share]`: row r is what rank r gets.
@@ -501,7 +534,9 @@ impl<'a> Rewrite<'a> {
         let made = One { ranks: self.made[index].ranks, bytes: self.made[index].row_bytes.is_some() };
         let copy = self.copies[index][nth];
         match bucket.key.kind {
-            CollectiveKind::AllGather { .. } => self.unpack_gather(wait, collective, parts, part, &made, copy),
+            CollectiveKind::AllGather { .. } | CollectiveKind::AllToAll => {
+                self.unpack_gather(wait, collective, parts, part, &made, copy);
+            }
             _ => self.unpack_slice(wait, collective, parts, part, copy),
         }
     }
@@ -515,7 +550,7 @@ impl<'a> Rewrite<'a> {
         let ty = self.emit.tensor(launch);
         let args = Args::positional(vec![Arg::Operand(0)]);
         let wait = self.emit.node(Op::Wait, stems(bucket.key.kind).1, Type::Tensor(ty), args, &[launch]);
-        let gather = matches!(bucket.key.kind, CollectiveKind::AllGather { .. });
+        let gather = matches!(bucket.key.kind, CollectiveKind::AllGather { .. } | CollectiveKind::AllToAll);
         let total = row_bytes.map_or_else(|| sum(&sizes), Dim::Const);
         let buffer = if gather {
             let dims: Dims = [Dim::Const(ranks), total].into_iter().collect();

@@ -37,6 +37,7 @@ impl Pass {
                 BucketKind::ReduceScatter => "bucket-reduce-scatter",
                 BucketKind::AllReduce => "bucket-all-reduce",
                 BucketKind::Broadcast => "bucket-broadcast",
+                BucketKind::AllToAll => "bucket-all-to-all",
             },
         }
     }
@@ -248,7 +249,7 @@ pub enum PipelineParseError {
     /// No pass of that name.
     #[error(
         "no pass is called `{0}`; there are dedupe-waits, fold-trivial, dedupe-collectives, bucket-all-gather, \
-         bucket-reduce-scatter, bucket-all-reduce and bucket-broadcast"
+         bucket-reduce-scatter, bucket-all-reduce, bucket-broadcast and bucket-all-to-all"
     )]
     UnknownPass(String),
     /// The pass has no such option.
@@ -303,6 +304,7 @@ fn parse_pass(name: &str, options: &str) -> Result<Pass, PipelineParseError> {
         "bucket-reduce-scatter" => BucketKind::ReduceScatter,
         "bucket-all-reduce" => BucketKind::AllReduce,
         "bucket-broadcast" => BucketKind::Broadcast,
+        "bucket-all-to-all" => BucketKind::AllToAll,
         _ => {
             let plain = [Pass::DedupeWaits, Pass::FoldTrivial, Pass::DedupeCollectives];
             let found = plain.into_iter().find(|pass| pass.name() == name);
@@ -352,8 +354,8 @@ fn set_option(bucket: &mut BucketOptions, key: &str, value: &str) -> Result<bool
         "mode" => {
             bucket.mode = match value {
                 "concat" => Mode::Concat,
-                "coalesced" if bucket.kind == BucketKind::Broadcast => {
-                    return Err("PyTorch has no coalesced broadcast".to_owned());
+                "coalesced" if matches!(bucket.kind, BucketKind::Broadcast | BucketKind::AllToAll) => {
+                    return Err(format!("PyTorch has no coalesced {}", bucket.kind.name().replace('_', "-")));
                 }
                 "coalesced" => Mode::Coalesced,
                 _ => return Err(choice("concat, coalesced")),

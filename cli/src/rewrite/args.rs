@@ -34,6 +34,9 @@ pub struct RewriteArgs {
     /// Bucket broadcasts
     #[arg(long, value_name = "CAP", allow_hyphen_values = true)]
     broadcast: Option<String>,
+    /// Bucket all-to-alls in which every pair of ranks exchanges equally much
+    #[arg(long, value_name = "CAP", allow_hyphen_values = true)]
+    all_to_all: Option<String>,
     /// Which collectives are tried with which [default: greedy]
     #[arg(long)]
     policy: Option<PolicyWord>,
@@ -72,7 +75,7 @@ pub struct RewriteArgs {
     dedupe_collectives: bool,
     /// The passes to run, in text form, instead of the options above
     #[arg(long, value_name = "TEXT", conflicts_with_all = [
-        "all_gather", "reduce_scatter", "all_reduce", "broadcast", "policy", "mode", "mixed_dtype", "unpack",
+        "all_gather", "reduce_scatter", "all_reduce", "broadcast", "all_to_all", "policy", "mode", "mixed_dtype", "unpack",
         "first_bucket", "max_members", "fsdp_only", "in_loops", "only_groups", "only", "except", "dedupe_collectives",
     ])]
     pipeline: Option<String>,
@@ -206,6 +209,7 @@ impl RewriteArgs {
             BucketKind::ReduceScatter => ("--reduce-scatter", &self.reduce_scatter),
             BucketKind::AllReduce => ("--all-reduce", &self.all_reduce),
             BucketKind::Broadcast => ("--broadcast", &self.broadcast),
+            BucketKind::AllToAll => ("--all-to-all", &self.all_to_all),
         };
         let mut caps = Vec::new();
         for kind in BucketKind::ALL {
@@ -221,7 +225,7 @@ impl RewriteArgs {
             match caps.iter().find(|(given, _)| *given == kind) {
                 Some((_, CapWord::Off)) => {}
                 Some((_, CapWord::Caps(list))) => chosen.push((kind, list.clone())),
-                None if defaults && kind != BucketKind::Broadcast => {
+                None if defaults && !matches!(kind, BucketKind::Broadcast | BucketKind::AllToAll) => {
                     chosen.push((kind, vec![kind.default_cap_bytes()]));
                 }
                 None => {}
@@ -273,8 +277,9 @@ impl RewriteArgs {
         };
         options.mode = match self.mode {
             None | Some(ModeWord::Concat) => Mode::Concat,
-            Some(ModeWord::Coalesced) if kind == BucketKind::Broadcast => {
-                bail!("--mode `coalesced`: PyTorch has no coalesced broadcast, and --broadcast is asked for");
+            Some(ModeWord::Coalesced) if matches!(kind, BucketKind::Broadcast | BucketKind::AllToAll) => {
+                let word = kind.name().replace('_', "-");
+                bail!("--mode `coalesced`: PyTorch has no coalesced {word}, and --{word} is asked for");
             }
             Some(ModeWord::Coalesced) => Mode::Coalesced,
         };
