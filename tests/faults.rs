@@ -279,6 +279,28 @@ fn w16_there_is_a_way_to_say_no_limit() {
 }
 
 #[test]
+fn w17_the_order_of_real_graphs_is_without_circles_and_their_values_stay() {
+    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/fx");
+    let mut files: Vec<_> = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+    files.sort();
+    files.retain(|file| file.extension().is_some_and(|extension| extension == "txt"));
+    assert!(files.len() > 10);
+    for file in files {
+        let text = std::fs::read_to_string(&file).unwrap();
+        let graph = read_fx(&text);
+        let name = file.file_name().unwrap().to_string_lossy();
+        // Interpreting takes a while, so of the larger graphs a few are computed, once.
+        let small = name.starts_with("live_");
+        let some = name.starts_with("tiny_") && text.len() < 65_000;
+        for pipeline in [ALL, ADJACENT, COALESCED, BYTES] {
+            let compute = small || (some && pipeline == ALL);
+            let settings = if compute { vec![Settings::default()] } else { Vec::new() };
+            rewrite_graph(graph.clone(), pipeline, &settings);
+        }
+    }
+}
+
+#[test]
 fn w18_the_order_is_valid_after_a_merge_without_a_sort() {
     // The first wait has a reader before the last member.
     let text = "p = input f32[4]; q = input f32[4]\ng = all_gather(p, G0:2); w = wait(g); y = relu(w)\n\

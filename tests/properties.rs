@@ -14,7 +14,7 @@ use common::rewrite::rewrite_graph;
 use common::{GraphOptions, grow};
 use petgraph::graph::DiGraph;
 use proptest::prelude::*;
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 
 /// A graph that shows itself as text where a law fails.
 #[derive(Clone)]
@@ -69,7 +69,7 @@ fn is_acyclic(graph: &Graph, plan: &BucketPlan) -> bool {
     }
     let mut quotient = DiGraph::<(), ()>::new();
     let indices: Vec<_> = (0..count).map(|_| quotient.add_node(())).collect();
-    let edges: HashSet<(usize, usize)> = (0..count)
+    let edges: BTreeSet<(usize, usize)> = (0..count)
         .flat_map(|slot| dependencies.before(slot).iter().map(move |&before| (before as usize, slot)))
         .map(|(before, after)| (node[before], node[after]))
         .collect();

@@ -6,6 +6,7 @@
 
 #![allow(dead_code, reason = "each test file uses a part")]
 
+mod calls;
 pub mod interp;
 pub mod rewrite;
 pub mod tensor;
