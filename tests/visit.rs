@@ -73,7 +73,8 @@ proptest! {
         prop_assert_eq!(&out, &forth);
         let mut back: Vec<_> = slots.flat_map(|slot| order.neighbors_directed(slot, Incoming).map(move |from| (from, slot))).collect();
         let mut forth = forth;
-        (back.sort_unstable(), forth.sort_unstable());
+        back.sort_unstable();
+        forth.sort_unstable();
         prop_assert_eq!(back, forth);
     }
 

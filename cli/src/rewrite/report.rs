@@ -279,7 +279,9 @@ fn bucket_reports(graph: &Graph, pass: &'static str, plan: &BucketPlan) -> Vec<B
 /// Where each member begins in one rank's part of the buffer; not known from the first size on that is not.
 fn offsets(graph: &Graph, plan: &BucketPlan, bucket: &Bucket) -> Vec<Option<u64>> {
     let ranks = match plan.options.kind {
-        BucketKind::AllGather | BucketKind::ReduceScatter | BucketKind::AllToAll => graph.group(bucket.key.group).size.map(u64::from),
+        BucketKind::AllGather | BucketKind::ReduceScatter | BucketKind::AllToAll => {
+            graph.group(bucket.key.group).size.map(u64::from)
+        }
         BucketKind::AllReduce | BucketKind::Broadcast => Some(1),
     };
     let mut next = (plan.options.mode == Mode::Concat).then_some(0u64);
