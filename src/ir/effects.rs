@@ -9,8 +9,8 @@
 //!   class, a wait its collective's). In a class that something writes, each access is ordered with the write before
 //!   it, and each write with all accesses since the write before. Two inputs never share memory, which is what
 //!   PyTorch's functionalisation guarantees.
-//! - **Waits**: a reader that names a collective directly, below its wait, reads what the wait made valid, so it stays
-//!   below the wait. The wait of an in-place collective counts as a write.
+//! - **Waits**: a reader that names a collective or a view of it, below its wait, reads what the wait made valid, so it
+//!   stays below the wait. The wait of an in-place collective counts as a write.
 //! - **Fences**: an operator that may communicate keeps its order with every collective and every other fence; random
 //!   operators keep their order among themselves.
 //! - **Control**: hard edges only. Soft ones are wishes and do not appear.
@@ -87,7 +87,7 @@ impl Dependencies {
             }
         }
         memory_edges(graph, &effects, &memory, &mut edges);
-        wait_edges(graph, &slot_of, &mut edges);
+        wait_edges(graph, &slot_of, &effects, &mut edges);
         fence_edges(graph, &effects, &mut edges);
         for edge in graph.control.iter().filter(|edge| edge.strength == Strength::Hard) {
             edges.add(edge.before, edge.after, Order::Control);
@@ -381,27 +381,41 @@ fn memory_edges(graph: &Graph, effects: &EffectTable, memory: &Memory, edges: &m
     }
 }
 
-/// Keeps readers that name a collective directly below the wait that made it valid.
-fn wait_edges(graph: &Graph, slot_of: &[u32], edges: &mut Edges<'_>) {
+/// Keeps readers that name a collective, or a view of it, below the wait that made it valid.
+fn wait_edges(graph: &Graph, slot_of: &[u32], effects: &EffectTable, edges: &mut Edges<'_>) {
+    // By arena index of a collective, its views and elements: the collective or element whose storage it is.
+    let mut root: Vec<Option<NodeId>> = Vec::new();
     let mut first_wait: Vec<Option<NodeId>> = Vec::new();
+    let mut elements = hashbrown::HashMap::<_, NodeId, rustc_hash::FxBuildHasher>::default();
     for &id in graph.order() {
-        let is_wait = graph.node(id).op == Op::Wait;
+        let op = graph.node(id).op;
+        if root.is_empty() && matches!(op, Op::Collective(_)) {
+            (root, first_wait) = (vec![None; graph.arena_len()], vec![None; graph.arena_len()]);
+        }
+        if root.is_empty() {
+            continue;
+        }
         for &operand in graph.operands(id) {
-            if !matches!(graph.node(operand).op, Op::Collective(_)) {
-                continue;
-            }
-            if first_wait.is_empty() {
-                first_wait = vec![None; graph.arena_len()];
-            }
-            let wait = &mut first_wait[operand.index()];
+            let Some(root) = root[operand.index()] else { continue };
+            let wait = &mut first_wait[root.index()];
             match *wait {
-                None if is_wait => *wait = Some(id),
-                Some(wait) if !is_wait && slot_of[wait.index()] < slot_of[id.index()] => {
+                None if op == Op::Wait => *wait = Some(id),
+                Some(wait) if op != Op::Wait && slot_of[wait.index()] < slot_of[id.index()] => {
                     edges.add(wait, id, Order::Memory);
                 }
                 _ => {}
             }
         }
+        root[id.index()] = match (op, effects.get(id).alias) {
+            (Op::Collective(_), _) => Some(id),
+            (Op::Call(_), Alias::Of(index)) => graph.operands(id).get(index as usize).and_then(|base| {
+                let root = root[base.index()]?;
+                // Elements of a list of results are waited for one by one.
+                let list = graph.collective(*base).is_some_and(|collective| collective.coalesced);
+                Some(if list { *elements.entry((root, graph.node(id).args)).or_insert(id) } else { root })
+            }),
+            _ => None,
+        };
     }
 }
 
