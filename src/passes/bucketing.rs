@@ -73,6 +73,7 @@ pub enum MixedDtype {
     #[default]
     Split,
     /// Yes, as bytes in one buffer, each member aligned to its own element size. Gathers only: bytes cannot be summed.
+    /// Those of sizes known at run time only, which cannot be aligned now, travel with others of theirs by dtype.
     Bytes,
 }
 
@@ -576,7 +577,11 @@ impl Traits {
             CollectiveKind::ReduceScatter { op, .. } => CollectiveKind::ReduceScatter { op, dim: 0 },
             other => other,
         };
-        let bytes_travel = options.mixed_dtype == MixedDtype::Bytes && options.kind == BucketKind::AllGather;
+        let known_bytes =
+            |id: &NodeId| graph.tensor(*id).is_some_and(|t| t.bytes().is_some_and(|b| b.as_const().is_some()));
+        let bytes_travel = options.mixed_dtype == MixedDtype::Bytes
+            && options.kind == BucketKind::AllGather
+            && graph.collective_inputs(id).iter().all(known_bytes);
         let device = tensor.and_then(|t| t.device.as_deref()).unwrap_or("?");
         let boundary = graph.meta_of(id).key.as_deref().map_or(String::new(), |key| format!("key {key}"));
         let known = |name: &str| {
@@ -678,7 +683,9 @@ fn only_wait(graph: &Graph, readers: &Readers, id: NodeId) -> Result<NodeId, Rea
     if graph.node(wait).region != graph.node(id).region {
         return Err(Reason::RegionBorder);
     }
-    if graph.tensor(id).is_none() || graph.collective_inputs(id).iter().any(|&input| graph.tensor(input).is_none()) {
+    let tensor = |&id: &NodeId| graph.tensor(id).is_some();
+    // The wait's type is what its readers will be given.
+    if !tensor(&id) || !tensor(&wait) || !graph.collective_inputs(id).iter().all(tensor) {
         return Err(Reason::SizeUnknown);
     }
     Ok(wait)
