@@ -25,14 +25,15 @@ pub fn fold_trivial(graph: &mut Graph) -> usize {
     for slot in dependencies.slots() {
         let Slot::Node(id) = *slot else { continue };
         emit.region = emit.graph.node(id).region;
+        // Of those that go, too: what one sent may be another's result, named below its wait.
+        for operand in emit.graph.operands_mut(id) {
+            *operand = replaced_by[operand.index()].unwrap_or(*operand);
+        }
         if let Some(fold) = folds[id.index()] {
             replaced_by[id.index()] = Some(fold.wait);
         } else if let Some(fold) = wait_of[id.index()] {
             become_input(&mut emit, dependencies, fold);
         } else {
-            for operand in emit.graph.operands_mut(id) {
-                *operand = replaced_by[operand.index()].unwrap_or(*operand);
-            }
             emit.order.push(id);
         }
     }
