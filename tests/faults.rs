@@ -182,3 +182,14 @@ fn order_edges_below_an_early_output_name_what_stands_above_them() {
     let graph = parse(text).unwrap();
     assert_eq!(parse(&print(&graph)), Ok(graph));
 }
+
+#[test]
+fn a_collective_that_moves_nothing_may_send_another_one() {
+    let text = "x = input f32[0]
+        a = all_gather(x, G0:2)
+        wa = wait(a)
+        b = all_reduce_(a, sum, G0:2)
+        wb = wait(b)
+        output(wa, wb)";
+    assert!(rewrite("fold-trivial", text).contains("wb = aten.alias.default(wa)"));
+}
