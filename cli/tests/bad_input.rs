@@ -117,8 +117,11 @@ fn a_graph_that_is_not_well_formed_is_shown_at_its_line() {
     let folder =
         Folder::with("g.txt", format!("{FX}{}", fx.replace("wait_tensor.default(h)", "wait_tensor.default(w)")));
     folder.run("rewrite g.txt").expect(1, &["graph `GraphModule`", "g.txt:13:9", "\n  13 |", "^"]);
-    folder.write("g.txt", "# said first\nx = input f32[8]; w = wait(s)\ns = all_reduce(x, sum, G:2)\n");
-    folder.run("rewrite g.txt").expect(1, &["wait `w` has no operand", "g.txt:2:19", "x = input f32[8]; w = wait(s)"]);
+    folder.write("g.txt", "# said first\nx = input f32[8]; y = relu(x)\nz = neg(y)\nafter(y, z)\noutput(z)\n");
+    let expected = ["`y` has to run after `z`", "g.txt:2:19", "x = input f32[8]; y = relu(x)"];
+    folder.run("rewrite g.txt").expect(1, &expected);
+    folder.write("g.txt", "x = input f32[8]; w = wait(s)\ns = all_reduce(x, sum, G:2)\n");
+    folder.run("rewrite g.txt").expect(1, &["found `s`", "g.txt:1:28", "expected a value defined before"]);
 }
 
 #[test]

@@ -73,7 +73,7 @@ pub enum MixedDtype {
     #[default]
     Split,
     /// Yes, as bytes in one buffer, each member aligned to its own element size. Gathers only: bytes cannot be summed.
-    /// Those of sizes known at run time only, which cannot be aligned now, travel with others of theirs by dtype.
+    /// Members of symbolic size travel with others of their dtype and of symbolic size.
     Bytes,
 }
 
@@ -494,6 +494,7 @@ impl<'a> View<'a> {
     fn new(graph: &'a Graph, dependencies: &'a Dependencies, options: &BucketOptions) -> Self {
         let readers = Readers::of(graph, options.kind);
         let filter = Filter::of(graph, options);
+        let elsewhere = waited_elsewhere(graph, dependencies);
         let mut traits = Traits::default();
         let mut view = Self {
             graph,
@@ -508,6 +509,10 @@ impl<'a> View<'a> {
                 continue;
             }
             let checked = filter.check(graph, id).and_then(|()| only_wait(graph, &readers, id));
+            let checked = checked.and_then(|wait| match elsewhere.get(&id) {
+                Some(&by) => Err(Reason::ReadBeforeWait { by: graph.name_of(by).to_owned() }),
+                None => Ok(wait),
+            });
             let reason = match checked {
                 Ok(wait) => {
                     let slot = dependencies.slot_of(id);
@@ -577,11 +582,12 @@ impl Traits {
             CollectiveKind::ReduceScatter { op, .. } => CollectiveKind::ReduceScatter { op, dim: 0 },
             other => other,
         };
-        let known_bytes =
-            |id: &NodeId| graph.tensor(*id).is_some_and(|t| t.bytes().is_some_and(|b| b.as_const().is_some()));
-        let bytes_travel = options.mixed_dtype == MixedDtype::Bytes
-            && options.kind == BucketKind::AllGather
-            && graph.collective_inputs(id).iter().all(known_bytes);
+        // Padding between members of sizes known only at run time cannot be written down: those keep their dtype.
+        let known_size = graph.collective_inputs(id).iter().all(|&input| {
+            graph.tensor(input).and_then(crate::ir::TensorType::bytes).is_some_and(|bytes| bytes.as_const().is_some())
+        });
+        let bytes_travel =
+            options.mixed_dtype == MixedDtype::Bytes && options.kind == BucketKind::AllGather && known_size;
         let device = tensor.and_then(|t| t.device.as_deref()).unwrap_or("?");
         let boundary = graph.meta_of(id).key.as_deref().map_or(String::new(), |key| format!("key {key}"));
         let known = |name: &str| {
@@ -655,6 +661,35 @@ pub(super) fn reads_size_only(graph: &Graph, id: NodeId) -> bool {
     base == "sym_numel" || (base == "sym_size" && graph.args_of(id).positional.get(1).and_then(Arg::as_int).is_some())
 }
 
+/// Collectives that write a given tensor and are waited for under another name of its memory, with that wait; or whose
+/// memory another collective writes before their own wait, with that one.
+fn waited_elsewhere(
+    graph: &Graph,
+    dependencies: &Dependencies,
+) -> hashbrown::HashMap<NodeId, NodeId, rustc_hash::FxBuildHasher> {
+    let mut in_flight = hashbrown::HashMap::<u32, NodeId, rustc_hash::FxBuildHasher>::default();
+    let mut elsewhere = hashbrown::HashMap::default();
+    for &id in graph.order() {
+        let class = dependencies.alias_class(id);
+        match graph.node(id).op {
+            Op::Collective(collective) if collective.variant != Variant::Functional => {
+                if let Some(other) = in_flight.insert(class, id) {
+                    elsewhere.insert(other, id);
+                }
+            }
+            Op::Wait => {
+                if let Some(started) = in_flight.remove(&class)
+                    && graph.operands(id).first() != Some(&started)
+                {
+                    elsewhere.insert(started, id);
+                }
+            }
+            _ => {}
+        }
+    }
+    elsewhere
+}
+
 /// The one wait of a collective that may be merged.
 fn only_wait(graph: &Graph, readers: &Readers, id: NodeId) -> Result<NodeId, Reason> {
     let collective = graph.collective(id).expect("asked of collectives only");
@@ -683,9 +718,7 @@ fn only_wait(graph: &Graph, readers: &Readers, id: NodeId) -> Result<NodeId, Rea
     if graph.node(wait).region != graph.node(id).region {
         return Err(Reason::RegionBorder);
     }
-    let tensor = |&id: &NodeId| graph.tensor(id).is_some();
-    // The wait's type is what its readers will be given.
-    if !tensor(&id) || !tensor(&wait) || !graph.collective_inputs(id).iter().all(tensor) {
+    if graph.tensor(id).is_none() || graph.collective_inputs(id).iter().any(|&input| graph.tensor(input).is_none()) {
         return Err(Reason::SizeUnknown);
     }
     Ok(wait)

@@ -3,8 +3,7 @@
 //! Two functional collectives of one kind, group and arguments on one tensor have one result. The first is kept and
 //! stays alive until the last reader of both; how many bytes that keeps is reported. Left alone: collectives whose input
 //! or result is written anywhere, or of which both results leave the graph, since outputs must not come to share
-//! memory; a first one in a region that does not enclose the second; and a first one that is waited for last, when the
-//! second's readers may have run. Cost: linear.
+//! memory; and a first one in a region that does not enclose the second. Cost: linear.
 
 use super::waits::{encloses, redirect_control};
 use crate::ir::{Dependencies, Graph, NodeId, Op, Variant};
@@ -23,13 +22,16 @@ pub struct DuplicateStats {
 
 /// Folds collectives that send the same tensor again.
 pub fn dedupe_collectives(graph: &mut Graph, dependencies: &Dependencies) -> DuplicateStats {
-    let waits = single_waits(graph);
+    let mut waits = single_waits(graph);
+    let position = graph.positions();
+    // By arena index of a wait: whether its value leaves the graph, those it serves for included.
+    let mut escapes = vec![false; graph.arena_len()];
+    for wait in waits.iter().flatten() {
+        escapes[wait.index()] = dependencies.escapes(*wait);
+    }
     let mut first = HashMap::<_, NodeId, FxBuildHasher>::default();
     let mut replaced_by = vec![None; graph.arena_len()];
     let mut stats = DuplicateStats::default();
-    let position = graph.positions();
-    // By arena index of a wait: it serves one whose result leaves the graph.
-    let mut leaves = vec![false; graph.arena_len()];
     for &id in graph.order() {
         let Some(wait) = waits[id.index()] else { continue };
         let Op::Collective(collective) = graph.node(id).op else { continue };
@@ -43,18 +45,23 @@ pub fn dedupe_collectives(graph: &mut Graph, dependencies: &Dependencies) -> Dup
             graph.operands(id).iter().map(|operand| replaced_by[operand.index()].unwrap_or(*operand)).collect();
         let earlier = *first.entry((collective, graph.node(id).args, operands)).or_insert(id);
         let Some(serving) = waits[earlier.index()].filter(|_| earlier != id) else { continue };
-        let reaches = encloses(graph, graph.node(serving).region, graph.node(id).region)
-            && position[serving.index()] < position[wait.index()];
-        let serving_leaves = leaves[serving.index()] || dependencies.escapes(serving);
-        if reaches && !(serving_leaves && dependencies.escapes(wait)) {
-            leaves[serving.index()] = serving_leaves || dependencies.escapes(wait);
+        // Of the two waits, the one that stands first serves the readers of both.
+        let (first_wait, other) =
+            if position[serving.index()] < position[wait.index()] { (serving, wait) } else { (wait, serving) };
+        let region = |id: NodeId| graph.node(id).region;
+        let reaches =
+            encloses(graph, region(first_wait), region(other)) && encloses(graph, region(earlier), region(id));
+        if reaches && !(escapes[serving.index()] && escapes[wait.index()]) {
+            escapes[first_wait.index()] = escapes[serving.index()] || escapes[wait.index()];
             replaced_by[id.index()] = Some(earlier);
-            replaced_by[wait.index()] = Some(serving);
+            replaced_by[other.index()] = Some(first_wait);
+            waits[earlier.index()] = Some(first_wait);
             stats.folded += 1;
             stats.kept_bytes += graph.tensor(wait).and_then(|t| t.bytes()?.as_const()).unwrap_or(0);
         }
     }
     if stats.folded > 0 {
+        resolve(&mut replaced_by);
         let order: Vec<NodeId> = graph.order().iter().copied().filter(|id| replaced_by[id.index()].is_none()).collect();
         for &id in &order {
             for operand in graph.operands_mut(id) {
@@ -65,6 +72,15 @@ pub fn dedupe_collectives(graph: &mut Graph, dependencies: &Dependencies) -> Dup
         redirect_control(graph, &replaced_by);
     }
     stats
+}
+
+/// Makes every replacement the last one: a wait that served may have been replaced in turn.
+fn resolve(replaced_by: &mut [Option<NodeId>]) {
+    for index in 0..replaced_by.len() {
+        while let Some(next) = replaced_by[index].and_then(|by| replaced_by[by.index()]) {
+            replaced_by[index] = Some(next);
+        }
+    }
 }
 
 /// By arena index of a collective: its wait, if that is its only reader.

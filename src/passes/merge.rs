@@ -4,7 +4,7 @@
 //!
 //! | kind | pack | unpack of member i |
 //! |---|---|---|
-//! | all-gather | members flat, end to end | columns of `[group, total]`, one copy |
+//! | all-gather | members flat, end to end | columns of `[group, total]`, one copy each |
 //! | reduce-scatter | `[group, n_i]` side by side, so that chunk r of every member lies together | a slice |
 //! | all-reduce, broadcast | members flat, end to end | a slice |
 //!
@@ -102,6 +102,11 @@ impl SizeReaders {
         for member in buckets.iter().flat_map(|bucket| &bucket.members) {
             wait_of[member.collective.index()] = Some(member.wait);
         }
+        // What a member sends may be another member, named directly below its wait: then the size is its result's.
+        let input = |collective: NodeId| {
+            let named = graph.collective_inputs(collective)[0];
+            wait_of[named.index()].unwrap_or(named)
+        };
         let mut readers = Self { of: hashbrown::HashMap::default(), list: Vec::new(), below: Vec::new() };
         for &id in graph.order() {
             for &operand in graph.operands(id) {
@@ -109,9 +114,7 @@ impl SizeReaders {
                 if reads_size_only(graph, id)
                     && let Some(collective) = graph.collective(operand)
                 {
-                    // The input may be a member too, named directly below its wait.
-                    let input = graph.collective_inputs(operand)[0];
-                    readers.of.insert(id, (collective, wait_of[input.index()].unwrap_or(input)));
+                    readers.of.insert(id, (collective, input(operand)));
                     readers.list.push((operand, id));
                 } else {
                     readers.below.push((operand, wait, id));
@@ -305,7 +308,9 @@ impl<'a> Rewrite<'a> {
         let (mut inputs, mut index) = (Vec::new(), Vec::new());
         for member in &bucket.members {
             let input = graph.collective_inputs(member.collective)[0];
-            let empty = graph.tensor(input).and_then(TensorType::elements) == Some(Dim::Const(0));
+            // Where another size is only known at run time, the empty result has to be made from the buffer.
+            let known = graph.tensor(member.wait).is_some_and(|ty| ty.shape.iter().all(|dim| dim.as_const().is_some()));
+            let empty = known && graph.tensor(input).and_then(TensorType::elements) == Some(Dim::Const(0));
             index.push((!empty).then_some(inputs.len()));
             if !empty {
                 inputs.push((input, member.collective));
@@ -566,13 +571,14 @@ impl<'a> Rewrite<'a> {
         };
         let ty = self.part_of(parts, part);
         let mut value = self.emit.get_item(parts, part, ty);
+        // Columns of the table lie apart, so a copy has to put them together. It is said as a clone: a reshape would look
+        // like a view that shares the buffer, and where each rank gives a single row it would be one.
+        if dim == 0 && (made.ranks > 1 || copy) || made.bytes {
+            value = self.emit.clone(value);
+            self.copied += usize::from(made.ranks == 1);
+        }
         if made.bytes {
-            // The dtype may only be changed where rows start at multiples of it, which a copy sees to.
-            value = self.emit.clone(value);
             value = self.emit.bit_cast(value, out.dtype);
-        } else if copy && made.ranks == 1 {
-            value = self.emit.clone(value);
-            self.copied += 1;
         }
         if dim == 0 {
             let from = (0..out.shape.len())
@@ -584,14 +590,15 @@ impl<'a> Rewrite<'a> {
         let mut dims = self.emit.tensor(input).shape;
         dims.insert(0, Dim::Const(made.ranks));
         let from = (0..dims.len()).map(|at: usize| (at.saturating_sub(1), Scale::Same)).collect();
-        let stacked = self.emit.reshape(value, &Shape { dims, from: (input, from) });
+        let stacked = self.emit.stack(value, &Shape { dims, from: (input, from) });
         let mut order: Vec<usize> = (1..=out.shape.len()).collect();
         order.insert(dim, 0);
         let moved = self.emit.permute(stacked, &order);
+        let dense = self.emit.clone(moved);
         let from = (0..out.shape.len())
             .map(|at| (at, if at == dim { Scale::Times(made.ranks) } else { Scale::Same }))
             .collect();
-        self.emit.become_reshape(wait, moved, &Shape { dims: out.shape, from: (input, from) });
+        self.emit.become_reshape(wait, dense, &Shape { dims: out.shape, from: (input, from) });
     }
 
     fn unpack_slice(&mut self, wait: NodeId, collective: NodeId, parts: NodeId, part: usize, copy: bool) {

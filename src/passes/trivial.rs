@@ -25,7 +25,7 @@ pub fn fold_trivial(graph: &mut Graph) -> usize {
     for slot in dependencies.slots() {
         let Slot::Node(id) = *slot else { continue };
         emit.region = emit.graph.node(id).region;
-        // Of those that go, too: what one sent may be another's result, named below its wait.
+        // A collective that goes may send what another one made that goes.
         for operand in emit.graph.operands_mut(id) {
             *operand = replaced_by[operand.index()].unwrap_or(*operand);
         }
@@ -86,7 +86,8 @@ fn trivial(graph: &Graph, id: NodeId, wait: NodeId) -> Option<Fold> {
         return None;
     }
     let (input, output) = (graph.tensor(*graph.collective_inputs(id).first()?)?, graph.tensor(wait)?);
-    let none = |ty: &TensorType| ty.elements() == Some(Dim::Const(0));
+    let known = |ty: &TensorType| ty.shape.iter().all(|dim| dim.as_const().is_some());
+    let none = |ty: &TensorType| ty.elements() == Some(Dim::Const(0)) && known(ty);
     let empty = none(input) && none(output);
     let alone = graph.group(collective.group).size == Some(1) && input.dtype == output.dtype;
     (empty || alone).then_some(Fold { collective: id, wait, empty: empty && collective.variant == Variant::Functional })
