@@ -7,7 +7,8 @@ use crate::formats::fx::{FxText, print_fresh};
 use crate::ir::json::{from_json, to_json};
 use crate::ir::{Graph, text, verify};
 use crate::passes::merge::MergeError;
-use crate::passes::{Pipeline, PipelineError};
+use crate::passes::select::Policy;
+use crate::passes::{Pass, Pipeline, PipelineError};
 
 /// Pipelines that [`rewrite`] and [`fx_text`] choose from.
 pub const PIPELINES: &[&str] = &[
@@ -88,7 +89,8 @@ pub fn pipeline_text(bytes: &[u8]) -> bool {
 }
 
 /// A pipeline leaves a well-formed graph well-formed, its text is read as the same graph, and a second run of it
-/// changes nothing.
+/// changes nothing; but for policy `adjacent`, where others become neighbours when a bucket without bytes is not
+/// launched.
 ///
 /// # Panics
 /// If not.
@@ -100,6 +102,10 @@ pub fn rewrite(bytes: &[u8]) -> bool {
     }
     text::normalize(&mut graph);
     let once = check_text(&graph);
+    let adjacent = |pass: &Pass| matches!(pass, Pass::Bucket(options) if options.policy == Policy::Adjacent);
+    if pipeline.passes.iter().any(adjacent) {
+        return true;
+    }
     run(&mut graph, &pipeline);
     text::normalize(&mut graph);
     let twice = check_text(&graph);

@@ -127,3 +127,72 @@ fn neighbours_that_would_close_a_loop_are_not_merged() {
     let printed = rewrite("bucket-all-gather{cap=none,policy=adjacent}", text);
     assert_eq!(printed.matches("members=").count(), 1, "{printed}");
 }
+
+#[test]
+fn a_reader_of_an_element_stays_below_the_wait_for_it() {
+    // `d` sends an element itself. Were it launched at `c`, it would send what has not arrived.
+    let text = "x = input f32[4]
+        c = all_gather(x, G1:2)
+        pair = all_reduce_coalesced([x, x], sum, G0:2)
+        first = getitem(pair, 0)
+        second = getitem(pair, 1)
+        w = wait(second)
+        d = all_gather(second, G1:2)
+        wc = wait(c)
+        wd = wait(d)
+        wf = wait(first)
+        output(w, wc, wd, wf)";
+    let printed = rewrite("bucket-all-gather{cap=none}", text);
+    assert!(printed.contains("members=[c, d]"), "{printed}");
+    let at = |part: &str| printed.find(part).unwrap_or_else(|| panic!("no {part} in {printed}"));
+    assert!(at("w = wait(second)") < at("aten.cat"), "{printed}");
+}
+
+#[test]
+fn gathers_of_sizes_known_at_run_time_do_not_travel_as_bytes() {
+    let text = "x = input f32[u0]
+        y = input i64[4]
+        z = input f64[4]
+        a = all_gather(x, G0:2)
+        b = all_gather(y, G0:2)
+        c = all_gather(z, G0:2)
+        wa = wait(a)
+        wb = wait(b)
+        wc = wait(c)
+        output(wa, wb, wc)";
+    let printed = rewrite("bucket-all-gather{cap=none,mixed-dtype=bytes}", text);
+    assert!(printed.contains("members=[b, c]"), "{printed}");
+}
+
+#[test]
+fn a_wait_of_unknown_type_is_left_alone() {
+    let text = "def forward(self, a: \"f32[4][1]cpu\", b: \"f32[4][1]cpu\"):
+    r: \"f32[4][1]cpu\" = torch.ops._c10d_functional.all_reduce.default(a, 'sum', '0')
+    w: \"f32= 4\" = torch.ops._c10d_functional.wait_tensor.default(r)
+    s: \"f32[4][1]cpu\" = torch.ops._c10d_functional.all_reduce.default(b, 'sum', '0')
+    v: \"f32[4][1]cpu\" = torch.ops._c10d_functional.wait_tensor.default(s)
+    return (w, v)
+";
+    let mut module = bucketeer::formats::fx::FxText::parse(text.as_bytes().to_vec()).unwrap();
+    let pipeline: Pipeline = "bucket-all-reduce{cap=none}".parse().unwrap();
+    pipeline.run(&mut module.graphs_mut()[0]).unwrap();
+    assert_eq!(module.print(), text.as_bytes());
+}
+
+#[test]
+fn order_edges_below_an_early_output_name_what_stands_above_them() {
+    let text = "a = input f32[4]; output(a); b = neg(a); c = neg(b); soft_after(c, b); output(c)";
+    let graph = parse(text).unwrap();
+    assert_eq!(parse(&print(&graph)), Ok(graph));
+}
+
+#[test]
+fn a_collective_that_moves_nothing_may_send_another_one() {
+    let text = "x = input f32[0]
+        a = all_gather(x, G0:2)
+        wa = wait(a)
+        b = all_reduce_(a, sum, G0:2)
+        wb = wait(b)
+        output(wa, wb)";
+    assert!(rewrite("fold-trivial", text).contains("wb = aten.alias.default(wa)"));
+}

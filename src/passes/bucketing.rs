@@ -726,7 +726,9 @@ fn only_wait(graph: &Graph, readers: &Readers, id: NodeId) -> Result<NodeId, Rea
     if graph.node(wait).region != graph.node(id).region {
         return Err(Reason::RegionBorder);
     }
-    if graph.tensor(id).is_none() || graph.collective_inputs(id).iter().any(|&input| graph.tensor(input).is_none()) {
+    let tensor = |&id: &NodeId| graph.tensor(id).is_some();
+    // The wait's type is what its readers will be given.
+    if !tensor(&id) || !tensor(&wait) || !graph.collective_inputs(id).iter().all(tensor) {
         return Err(Reason::SizeUnknown);
     }
     if collective.kind == CollectiveKind::AllToAll && !exchanges_evenly(graph, id) {

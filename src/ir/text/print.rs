@@ -34,7 +34,7 @@ pub fn print(graph: &Graph) -> String {
         for step in walk.steps_to(graph, id) {
             printer.step(step);
         }
-        if graph.node(id).op == Op::Output && !late {
+        if graph.node(id).op == Op::Output && graph.order().last() == Some(&id) && !late {
             printer.edges(edges.take());
         }
         printer.node(id);
