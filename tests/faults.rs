@@ -399,7 +399,8 @@ fn m7_all_to_alls_that_exchange_evenly_are_merged() {
         output(w, v, u)";
     assert_eq!(rewrite(text, "bucket-all-to-all{cap=none}").buckets(), [["g", "h", "i"]]);
     let uneven = text.replace("[3,3], [3,3]", "[2,4], [2,4]");
-    let plans = rewrite(&uneven, "bucket-all-to-all{cap=none}");
+    // Not computed: ranks that all send 4 rows to the second would have it receive more than they do.
+    let plans = rewrite_shapes(&uneven, "bucket-all-to-all{cap=none}");
     assert_eq!(plans.buckets(), [["g", "h"]]);
 }
 

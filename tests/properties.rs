@@ -14,6 +14,7 @@ use common::rewrite::rewrite_graph;
 use common::{GraphOptions, grow};
 use petgraph::graph::DiGraph;
 use proptest::prelude::*;
+use proptest::strategy::ValueTree as _;
 use std::collections::{BTreeSet, HashSet};
 
 /// A graph that shows itself as text where a law fails.
@@ -31,7 +32,7 @@ fn graphs(options: GraphOptions) -> impl Strategy<Value = Shown> {
 }
 
 fn bucket_pass() -> impl Strategy<Value = String> {
-    let kind = prop::sample::select(vec!["all-gather", "reduce-scatter", "all-reduce", "broadcast"]);
+    let kind = prop::sample::select(vec!["all-gather", "reduce-scatter", "all-reduce", "broadcast", "all-to-all"]);
     let cap = prop::sample::select(vec!["none", "1", "64", "200B", "64/256", "1KiB", "1GiB"]);
     let policy = prop::sample::select(vec!["greedy", "greedy", "adjacent"]);
     let unpack = prop::sample::select(vec!["auto", "auto", "views", "copies"]);
@@ -39,7 +40,7 @@ fn bucket_pass() -> impl Strategy<Value = String> {
     (kind, cap, policy, unpack, members, any::<bool>(), any::<bool>()).prop_map(
         |(kind, cap, policy, unpack, members, bytes, coalesced)| {
             let dtype = if bytes && kind == "all-gather" { ",mixed-dtype=bytes" } else { "" };
-            let mode = if coalesced && kind != "broadcast" { ",mode=coalesced" } else { "" };
+            let mode = if coalesced && !matches!(kind, "broadcast" | "all-to-all") { ",mode=coalesced" } else { "" };
             format!("bucket-{kind}{{cap={cap},policy={policy},unpack={unpack}{members}{dtype}{mode}}}")
         },
     )
@@ -142,6 +143,22 @@ proptest! {
             }
         }
     }
+}
+
+/// A property over kinds that are never merged would say nothing.
+#[test]
+fn random_graphs_merge_every_kind() {
+    let mut runner = proptest::test_runner::TestRunner::deterministic();
+    let strategy = graphs(GraphOptions { steps: 80, regions: false, effects: false, ..GraphOptions::default() });
+    let mut merged = HashSet::new();
+    for _ in 0..400 {
+        let Shown(graph) = strategy.new_tree(&mut runner).unwrap().current();
+        let dependencies = Dependencies::of(&graph);
+        let any =
+            |kind: &BucketKind| !plan(&graph, &dependencies, &options(*kind, Policy::Greedy, None)).buckets.is_empty();
+        merged.extend(BucketKind::ALL.into_iter().filter(any));
+    }
+    assert_eq!(merged.len(), BucketKind::ALL.len(), "{merged:?}");
 }
 
 #[test]

@@ -416,13 +416,24 @@ impl Grower {
         let kind = self.kind(&self.tensor(&x), group, c, b / 16);
         let op = Op::Collective(Collective { kind, group, variant: Variant::Functional, coalesced: false });
         let mut positional = vec![Arg::Operand(0)];
+        if kind == CollectiveKind::AllToAll && !c.is_multiple_of(4) {
+            // Rows from each rank and for each rank; empty lists are equal parts.
+            let size = u64::from(self.graph.group(group).size.unwrap_or(1));
+            let rows = self.tensor(&x).shape.first().and_then(Dim::as_const).unwrap_or(0);
+            let even = vec![Arg::Int((rows / size) as i64); size as usize];
+            let splits = |equal: bool| Arg::List(if equal { even.clone() } else { Vec::new() });
+            positional.extend([splits(c.is_multiple_of(3)), splits(c.is_multiple_of(5))]);
+        }
         if kind == CollectiveKind::Permute {
             // A ring: rank r of the group sends to r + 1.
             let size = i64::from(self.graph.group(group).size.unwrap_or(1));
             let pair = |r| Arg::List(vec![Arg::Int(r), Arg::Int((r + 1) % size)]);
             positional.push(Arg::List((0..size).map(pair).collect()));
         }
-        let id = self.node(op, "c", Args::positional(positional), &[x.id], None);
+        // The native text does not find the type of an exchange with lists by itself.
+        let stated =
+            (kind == CollectiveKind::AllToAll).then(|| Type::Tensor(self.tensor(&x).with_shape(self.tensor(&x).shape)));
+        let id = self.node(op, "c", Args::positional(positional), &[x.id], stated);
         if c.is_multiple_of(11) {
             let meta = Meta { key: Some("L1".into()), sources: vec!["a.py:10".into()], ..Meta::default() };
             self.graph.set_meta(id, meta);

@@ -11,7 +11,7 @@ use std::collections::{HashMap, HashSet};
 
 /// What every case is rewritten with, where it asks for nothing else.
 pub const ALL: &str = "dedupe-waits,fold-trivial,bucket-reduce-scatter{cap=none},bucket-all-reduce{cap=none},\
-                       bucket-all-gather{cap=none},bucket-broadcast{cap=none}";
+                       bucket-all-gather{cap=none},bucket-broadcast{cap=none},bucket-all-to-all{cap=none}";
 
 /// A graph before and after.
 pub struct Rewritten {
