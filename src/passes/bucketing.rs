@@ -6,14 +6,16 @@
 //! A collective is a candidate if its result is read only after exactly one wait in its own region. Two readers before
 //! the wait are harmless, because they read the shape, which follows from the input: `sym_size` and `sym_numel`.
 
+use super::filter::{Filter, Readers, only_wait, waited_elsewhere};
+use super::remarks::Remarks;
 use super::select::{Candidate, Caps, PlanGraph, Policy, Refusal, select};
-use crate::ir::optable;
 use crate::ir::{
-    Arg, CollectiveKind, DType, Dependencies, Dim, Graph, GroupId, NodeId, Op, Order, ProcessGroup, RegionId,
-    RegionKind, SymExpr, Type, Variant,
+    CollectiveKind, DType, Dependencies, Dim, Graph, GroupId, NodeId, ProcessGroup, RegionId, SymExpr, Type, Variant,
 };
 use indexmap::{IndexMap, IndexSet};
-use std::collections::VecDeque;
+
+pub use super::filter::matches_pattern;
+pub use super::remarks::{Decision, Reason, Remark};
 
 /// The kinds of collectives that can be merged.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -152,6 +154,13 @@ impl BucketOptions {
 }
 
 impl BucketOptions {
+    /// Whether a second look at a graph could find more than the first: `adjacent` drops members that its own merges
+    /// make neighbours, and a list of caps begins again at its head. A graph that has merged collectives of the kind is
+    /// left alone then, so that a run on its own output changes nothing.
+    fn looks_once(&self) -> bool {
+        self.policy == Policy::Adjacent || self.caps.cap_bytes.windows(2).any(|caps| caps[0] != caps[1])
+    }
+
     /// Whether the graph has any collective of the kind.
     #[must_use]
     pub fn applies_to(&self, graph: &Graph) -> bool {
@@ -184,7 +193,7 @@ pub struct BucketKey {
 
 impl BucketKey {
     /// Names of the fields in which two keys differ.
-    fn differences(&self, other: &Self) -> Vec<&'static str> {
+    pub(super) fn differences(&self, other: &Self) -> Vec<&'static str> {
         let checks = [
             (self.kind != other.kind, "reduce op, root or dimension"),
             (self.variant != other.variant, "in-place form"),
@@ -197,167 +206,6 @@ impl BucketKey {
         ];
         checks.into_iter().filter(|(differs, _)| *differs).map(|(_, field)| field).collect()
     }
-}
-
-/// Why a collective was left alone.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Reason {
-    /// An option keeps it out.
-    Filtered {
-        /// Which.
-        by: &'static str,
-    },
-    /// It is a merged collective already.
-    AlreadyMerged,
-    /// It takes a list: it travels as one already.
-    Coalesced,
-    /// It writes a tensor given as `out`, which others may read.
-    WritesOut,
-    /// It exchanges other amounts with some ranks than with others, or amounts known only at run time.
-    UnevenSplits,
-    /// Nothing waits for it in this graph.
-    NoWait,
-    /// More than one node waits for it.
-    WaitedTwice {
-        /// How many.
-        waits: usize,
-    },
-    /// Something reads or views it before its wait.
-    ReadBeforeWait {
-        /// The reader.
-        by: String,
-    },
-    /// Its wait is in another region.
-    RegionBorder,
-    /// It is in a loop body, and those were not to be touched.
-    InLoop,
-    /// Its size is not known, so it cannot be held against the cap.
-    SizeUnknown,
-    /// Larger than the cap by itself.
-    Oversize {
-        /// Its own bytes.
-        bytes: u64,
-        /// The cap.
-        cap_bytes: u64,
-    },
-    /// Every bucket it might have joined was full.
-    CapReached {
-        /// A collective it did not fit with.
-        other: String,
-    },
-    /// It depends on the bucket it might have joined, or the bucket on it.
-    Dependent {
-        /// A collective of that bucket.
-        other: String,
-        /// The nodes from one to the other; `...` where the path is long or leads through another bucket.
-        path: Vec<String>,
-        /// The strongest reason for order on the path, beside data.
-        because: Order,
-    },
-    /// No neighbour in wait order has its key (policy `adjacent`).
-    NotAdjacent,
-    /// The graph has merged collectives of the kind already (policy `adjacent`, which looks at a graph once: after its
-    /// own merges others would be neighbours).
-    LookedAt,
-    /// The nearest collective of its kind differs in these parts of the key.
-    KeyDiffers {
-        /// The nearest one.
-        from: String,
-        /// The parts.
-        fields: Vec<&'static str>,
-    },
-    /// It is the only one of its kind.
-    NoPartner,
-}
-
-impl Reason {
-    /// One word or two for tables.
-    #[must_use]
-    pub const fn label(&self) -> &'static str {
-        match self {
-            Self::Filtered { .. } => "filtered",
-            Self::AlreadyMerged => "already merged",
-            Self::Coalesced => "coalesced",
-            Self::WritesOut => "writes out",
-            Self::UnevenSplits => "uneven splits",
-            Self::NoWait => "no wait in sight",
-            Self::WaitedTwice { .. } => "waited twice",
-            Self::ReadBeforeWait { .. } => "read before wait",
-            Self::RegionBorder => "region border",
-            Self::InLoop => "in loop",
-            Self::SizeUnknown => "size unknown",
-            Self::Oversize { .. } => "oversize",
-            Self::CapReached { .. } => "cap reached",
-            Self::Dependent { because, .. } => match because {
-                Order::Data => "dependent",
-                Order::Memory => "written between",
-                Order::Fence => "fence",
-                Order::Control => "control edge",
-                Order::Region => "region border",
-            },
-            Self::NotAdjacent => "not adjacent",
-            Self::LookedAt => "looked at before",
-            Self::KeyDiffers { .. } => "key differs",
-            Self::NoPartner => "no partner",
-        }
-    }
-}
-
-impl std::fmt::Display for Reason {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::Filtered { by } => write!(f, "left out by {by}"),
-            Self::AlreadyMerged => f.write_str("is a bucket already; rewrite the original graph for other caps"),
-            Self::Coalesced => f.write_str("takes a list, so it travels in one launch already"),
-            Self::WritesOut => f.write_str("writes into a tensor given as `out`, which others may read"),
-            Self::UnevenSplits => f.write_str("does not exchange equally much, known beforehand, with every rank"),
-            Self::NoWait => f.write_str("no wait in sight: its result leaves the graph before it is valid"),
-            Self::WaitedTwice { waits } => write!(f, "{waits} nodes wait for it; `dedupe-waits` makes them one"),
-            Self::ReadBeforeWait { by } => write!(f, "`{by}` takes it before its wait"),
-            Self::RegionBorder => f.write_str("its wait is in another region"),
-            Self::InLoop => f.write_str("is in a loop body, and `in_loops` is off"),
-            Self::SizeUnknown => f.write_str("size unknown; give the symbols a value with `--hint`, or lift the cap"),
-            Self::Oversize { bytes, cap_bytes } => write!(f, "{bytes} bytes are more than the cap of {cap_bytes}"),
-            Self::CapReached { other } => write!(f, "cap reached: does not fit with `{other}`"),
-            Self::Dependent { other, path, .. } => {
-                write!(f, "{}: cannot travel with `{other}`", self.label())?;
-                if path.is_empty() { Ok(()) } else { write!(f, " ({})", path.join(" > ")) }
-            }
-            Self::NotAdjacent => f.write_str("no neighbour in wait order has its key"),
-            Self::LookedAt => f.write_str("the graph has merged collectives already, and `adjacent` looks at it once"),
-            Self::KeyDiffers { from, fields } => {
-                write!(f, "key differs from that of `{from}`, the nearest: {}", fields.join(", "))
-            }
-            Self::NoPartner => f.write_str("the only one of its kind"),
-        }
-    }
-}
-
-/// What was decided for a collective.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Decision {
-    /// It joins a bucket.
-    Merged {
-        /// Index into [`BucketPlan::buckets`].
-        bucket: usize,
-    },
-    /// It stays as it is.
-    Alone(Reason),
-}
-
-/// One collective of the planned kind, and what was decided.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Remark {
-    /// The collective.
-    pub node: NodeId,
-    /// Its name.
-    pub name: String,
-    /// Name of its group.
-    pub group: String,
-    /// The larger of what goes in and what comes out; `None` if not known.
-    pub bytes: Option<u64>,
-    /// What was decided.
-    pub decision: Decision,
 }
 
 /// Collectives that travel in one call.
@@ -421,8 +269,7 @@ pub fn plan(graph: &Graph, dependencies: &Dependencies, options: &BucketOptions)
             .collect(),
     };
     let buckets: Vec<Bucket> = selection.buckets.iter().map(bucket).collect();
-    let remarks =
-        Remarks { view: &view, buckets: &selection.buckets, budget: PATH_BUDGET, group_of: None }.all(&outcomes);
+    let remarks = Remarks::new(&view, &selection.buckets).all(&outcomes);
     BucketPlan { options: options.clone(), buckets, remarks }
 }
 
@@ -450,52 +297,23 @@ fn evaluate(graph: &Graph, expr: &SymExpr) -> Option<u64> {
     expr.evaluate(&hint).and_then(|value| u64::try_from(value).ok())
 }
 
-/// Whether `text` matches `pattern`, in which `*` is any text and `?` any character.
-#[must_use]
-pub fn matches_pattern(pattern: &str, text: &str) -> bool {
-    let (pattern, text) = (pattern.as_bytes(), text.as_bytes());
-    let (mut p, mut t) = (0, 0);
-    let mut restart: Option<(usize, usize)> = None;
-    while t < text.len() {
-        match pattern.get(p) {
-            Some(b'*') => {
-                restart = Some((p, t));
-                p += 1;
-            }
-            Some(&byte) if byte == b'?' || byte == text[t] => {
-                p += 1;
-                t += 1;
-            }
-            _ => match restart {
-                Some((star, at)) => {
-                    restart = Some((star, at + 1));
-                    p = star + 1;
-                    t = at + 1;
-                }
-                None => return false,
-            },
-        }
-    }
-    pattern[p..].iter().all(|&byte| byte == b'*')
-}
-
 /// A candidate as the selection sees it.
-struct Entry {
-    key: BucketKey,
-    bytes: Option<u64>,
+pub(super) struct Entry {
+    pub(super) key: BucketKey,
+    pub(super) bytes: Option<u64>,
     /// Slot of the wait.
     wait: usize,
 }
 
 /// Our graph as a [`PlanGraph`].
-struct View<'a> {
-    graph: &'a Graph,
-    dependencies: &'a Dependencies,
+pub(super) struct View<'a> {
+    pub(super) graph: &'a Graph,
+    pub(super) dependencies: &'a Dependencies,
     /// By slot: index into `entries`, or `u32::MAX`.
     index: Vec<u32>,
     entries: Vec<Entry>,
     /// Collectives of the kind, in issue order, with the reason if they are no candidates.
-    seen: Vec<(NodeId, Option<Reason>)>,
+    pub(super) seen: Vec<(NodeId, Option<Reason>)>,
 }
 
 impl<'a> View<'a> {
@@ -537,18 +355,18 @@ impl<'a> View<'a> {
             view.seen.push((id, reason));
         }
         let merged_before = view.seen.iter().any(|(_, reason)| *reason == Some(Reason::AlreadyMerged));
-        if merged_before && options.policy == Policy::Adjacent {
+        if merged_before && options.looks_once() {
             view.entries.clear();
             view.seen.iter_mut().for_each(|(_, reason)| *reason = reason.take().or(Some(Reason::LookedAt)));
         }
         view
     }
 
-    fn entry(&self, slot: usize) -> &Entry {
+    pub(super) fn entry(&self, slot: usize) -> &Entry {
         &self.entries[self.index[slot] as usize]
     }
 
-    fn node(&self, slot: usize) -> NodeId {
+    pub(super) fn node(&self, slot: usize) -> NodeId {
         self.dependencies.node(slot).expect("a candidate's slot holds a node")
     }
 }
@@ -628,387 +446,4 @@ fn same_ranks(graph: &Graph, id: GroupId) -> GroupId {
     }
     let found = graph.groups().iter().position(|other| other.members == group.members && !by_ranks(other));
     found.map_or(id, GroupId::from_index)
-}
-
-/// Who reads the collectives of one kind.
-struct Readers {
-    /// By arena index: index into `lists`, or `u32::MAX`.
-    index: Vec<u32>,
-    lists: Vec<Vec<NodeId>>,
-}
-
-impl Readers {
-    fn of(graph: &Graph, kind: BucketKind) -> Self {
-        let mut readers = Self { index: vec![u32::MAX; graph.arena_len()], lists: Vec::new() };
-        for &id in graph.order() {
-            if graph.collective(id).is_some_and(|c| BucketKind::of(c.kind) == Some(kind)) {
-                readers.index[id.index()] = readers.lists.len() as u32;
-                readers.lists.push(Vec::new());
-            }
-            for &operand in graph.operands(id) {
-                if let Some(list) = readers.lists.get_mut(readers.index[operand.index()] as usize)
-                    && list.last() != Some(&id)
-                {
-                    list.push(id);
-                }
-            }
-        }
-        readers
-    }
-
-    fn get(&self, id: NodeId) -> &[NodeId] {
-        self.lists.get(self.index[id.index()] as usize).map_or(&[], Vec::as_slice)
-    }
-}
-
-/// Whether a node reads nothing of its operand but a size that follows from the input of the collective it names.
-#[must_use]
-pub(super) fn reads_size_only(graph: &Graph, id: NodeId) -> bool {
-    let Op::Call(target) = graph.node(id).op else { return false };
-    let (_, base, _) = optable::split_target(graph.text(target));
-    base == "sym_numel" || (base == "sym_size" && graph.args_of(id).positional.get(1).and_then(Arg::as_int).is_some())
-}
-
-/// Collectives that write a given tensor and are waited for under another name of its memory, with that wait; or whose
-/// memory another collective writes before their own wait, with that one.
-fn waited_elsewhere(
-    graph: &Graph,
-    dependencies: &Dependencies,
-) -> hashbrown::HashMap<NodeId, NodeId, rustc_hash::FxBuildHasher> {
-    let mut in_flight = hashbrown::HashMap::<u32, NodeId, rustc_hash::FxBuildHasher>::default();
-    let mut elsewhere = hashbrown::HashMap::default();
-    for &id in graph.order() {
-        let class = dependencies.alias_class(id);
-        match graph.node(id).op {
-            Op::Collective(collective) if collective.variant != Variant::Functional => {
-                if let Some(other) = in_flight.insert(class, id) {
-                    elsewhere.insert(other, id);
-                }
-            }
-            Op::Wait => {
-                if let Some(started) = in_flight.remove(&class)
-                    && graph.operands(id).first() != Some(&started)
-                {
-                    elsewhere.insert(started, id);
-                }
-            }
-            _ => {}
-        }
-    }
-    elsewhere
-}
-
-/// The one wait of a collective that may be merged.
-fn only_wait(graph: &Graph, readers: &Readers, id: NodeId) -> Result<NodeId, Reason> {
-    let collective = graph.collective(id).expect("asked of collectives only");
-    if !graph.meta_of(id).members.is_empty() {
-        return Err(Reason::AlreadyMerged);
-    }
-    if collective.coalesced {
-        return Err(Reason::Coalesced);
-    }
-    if collective.variant == Variant::Out {
-        return Err(Reason::WritesOut);
-    }
-    let list = readers.get(id);
-    let mut waits = list.iter().copied().filter(|&reader| graph.node(reader).op == Op::Wait);
-    let Some(wait) = waits.next() else { return Err(Reason::NoWait) };
-    let more = waits.count();
-    if more > 0 {
-        return Err(Reason::WaitedTwice { waits: more + 1 });
-    }
-    // Readers stand in program order, so those before the wait come first in the list.
-    let early =
-        list.iter().copied().take_while(|&reader| reader != wait).find(|&reader| !reads_size_only(graph, reader));
-    if let Some(by) = early {
-        return Err(Reason::ReadBeforeWait { by: graph.name_of(by).to_owned() });
-    }
-    if graph.node(wait).region != graph.node(id).region {
-        return Err(Reason::RegionBorder);
-    }
-    let tensor = |&id: &NodeId| graph.tensor(id).is_some();
-    // The wait's type is what its readers will be given.
-    if !tensor(&id) || !tensor(&wait) || !graph.collective_inputs(id).iter().all(tensor) {
-        return Err(Reason::SizeUnknown);
-    }
-    if collective.kind == CollectiveKind::AllToAll && !exchanges_evenly(graph, id) {
-        return Err(Reason::UnevenSplits);
-    }
-    Ok(wait)
-}
-
-/// Whether an all-to-all sends as many rows to each rank as it gets from each, all known. Its arguments are the tensor,
-/// the rows from each rank and the rows for each rank; an empty list means equal parts.
-fn exchanges_evenly(graph: &Graph, id: NodeId) -> bool {
-    let args = graph.args_of(id);
-    let input = graph.collective_inputs(id).first().and_then(|&input| graph.tensor(input));
-    let ranks = graph.collective(id).and_then(|c| graph.group(c.group).size).map(u64::from);
-    let (Some(ranks), Some(input)) = (ranks, input) else { return false };
-    let rows = input.shape.first().and_then(Dim::as_const).filter(|rows| rows % ranks == 0).map(|rows| rows / ranks);
-    let Some(rows) = rows.and_then(|rows| i64::try_from(rows).ok()) else { return false };
-    let even = |list: Option<&Arg>| match list {
-        Some(Arg::List(splits)) => {
-            splits.is_empty() || (splits.len() as u64 == ranks && splits.iter().all(|split| *split == Arg::Int(rows)))
-        }
-        _ => false,
-    };
-    let sizes_known = input.elements().is_some_and(|elements| elements.as_const().is_some());
-    let same = graph.tensor(id).is_some_and(|output| output.shape == input.shape);
-    sizes_known && same && args.positional.len() == 3 && even(args.positional.get(1)) && even(args.positional.get(2))
-}
-
-/// The options that keep collectives out.
-struct Filter<'a> {
-    options: &'a BucketOptions,
-    /// For the FSDP filter: whether each node passes, by arena index.
-    fsdp: Option<Vec<bool>>,
-}
-
-impl<'a> Filter<'a> {
-    fn of(graph: &Graph, options: &'a BucketOptions) -> Self {
-        let fsdp = match options.kind {
-            BucketKind::AllGather if options.fsdp_only => Some(from_one_parameter(graph)),
-            BucketKind::ReduceScatter if options.fsdp_only => Some(only_to_outputs(graph)),
-            _ => None,
-        };
-        Self { options, fsdp }
-    }
-
-    fn check(&self, graph: &Graph, id: NodeId) -> Result<(), Reason> {
-        let name = graph.name_of(id);
-        let group = graph.collective(id).map_or("", |c| &graph.group(c.group).name);
-        let any = |patterns: &[String]| patterns.iter().any(|pattern| matches_pattern(pattern, name));
-        if !self.options.groups.is_empty() && !self.options.groups.iter().any(|wanted| wanted == group) {
-            return Err(Reason::Filtered { by: "the group filter" });
-        }
-        if (!self.options.names.is_empty() && !any(&self.options.names)) || any(&self.options.except) {
-            return Err(Reason::Filtered { by: "the name filter" });
-        }
-        if !self.options.in_loops && in_loop(graph, graph.node(id).region) {
-            return Err(Reason::InLoop);
-        }
-        match &self.fsdp {
-            Some(passes) if !passes[id.index()] => Err(Reason::Filtered { by: "the FSDP filter" }),
-            _ => Ok(()),
-        }
-    }
-}
-
-fn in_loop(graph: &Graph, mut region: RegionId) -> bool {
-    while region != RegionId::ROOT {
-        if graph.region(region).kind == RegionKind::Loop {
-            return true;
-        }
-        region = graph.region(region).parent;
-    }
-    false
-}
-
-/// Names under which tracers pass data and gradients rather than parameters.
-const NOT_PARAMETERS: &[&str] =
-    &["tangents", "activation", "input", "hidden", "grad", "batch", "token", "target", "label"];
-
-/// Nodes that depend on exactly one input, and that one may be a parameter.
-fn from_one_parameter(graph: &Graph) -> Vec<bool> {
-    #[derive(Clone, Copy, PartialEq)]
-    enum From {
-        None,
-        One(NodeId),
-        Many,
-    }
-    let mut from = vec![From::None; graph.arena_len()];
-    for &id in graph.order() {
-        from[id.index()] = if graph.node(id).op == Op::Input {
-            From::One(id)
-        } else {
-            graph.operands(id).iter().fold(From::None, |sum, operand| match (sum, from[operand.index()]) {
-                (From::None, other) | (other, From::None) => other,
-                (a, b) if a == b => a,
-                _ => From::Many,
-            })
-        };
-    }
-    let parameter = |id: NodeId| !NOT_PARAMETERS.iter().any(|prefix| graph.name_of(id).starts_with(prefix));
-    from.into_iter().map(|from| matches!(from, From::One(id) if parameter(id))).collect()
-}
-
-/// Nodes whose value reaches nothing but outputs, through operators of one operand.
-fn only_to_outputs(graph: &Graph) -> Vec<bool> {
-    let mut passes = vec![true; graph.arena_len()];
-    for &id in graph.order().iter().rev() {
-        let operands = graph.operands(id);
-        let is_output = graph.node(id).op == Op::Output;
-        let unary = operands.windows(2).all(|pair| pair[0] == pair[1]);
-        let passes_on = is_output || (unary && passes[id.index()]);
-        if !passes_on {
-            for operand in operands {
-                passes[operand.index()] = false;
-            }
-        }
-    }
-    passes
-}
-
-/// Steps all searches for paths of one plan may take together, and the longest path that is written out.
-const PATH_BUDGET: usize = 2_000_000;
-const LONGEST_PATH: usize = 12;
-
-/// Turns outcomes into remarks.
-struct Remarks<'a> {
-    view: &'a View<'a>,
-    buckets: &'a [Vec<usize>],
-    budget: usize,
-    /// By slot: bucket + 1, or 0; made when a path is first asked for.
-    group_of: Option<Vec<u32>>,
-}
-
-impl Remarks<'_> {
-    fn all(mut self, outcomes: &IndexMap<NodeId, Result<usize, Refusal>>) -> Vec<Remark> {
-        let graph = self.view.graph;
-        let view = self.view;
-        let mut remarks = Vec::with_capacity(view.seen.len());
-        for (nth, (id, excluded)) in view.seen.iter().enumerate() {
-            let decision = match (excluded, outcomes.get(id)) {
-                (Some(reason), _) => Decision::Alone(reason.clone()),
-                (None, Some(Ok(bucket))) => Decision::Merged { bucket: *bucket },
-                (None, Some(Err(refusal))) => Decision::Alone(self.reason(nth, *id, *refusal)),
-                (None, None) => Decision::Alone(Reason::NoPartner),
-            };
-            let group = graph.collective(*id).map_or("", |c| &graph.group(c.group).name);
-            remarks.push(Remark {
-                node: *id,
-                name: graph.name_of(*id).to_owned(),
-                group: group.to_owned(),
-                bytes: collective_bytes(graph, *id),
-                decision,
-            });
-        }
-        remarks
-    }
-
-    fn reason(&mut self, nth: usize, id: NodeId, refusal: Refusal) -> Reason {
-        let slot = self.view.dependencies.slot_of(id);
-        let name = |slot: usize| self.view.graph.name_of(self.view.node(slot)).to_owned();
-        match refusal {
-            Refusal::Oversize { cap_bytes } => {
-                Reason::Oversize { bytes: self.view.entry(slot).bytes.unwrap_or(0), cap_bytes }
-            }
-            Refusal::SizeUnknown => Reason::SizeUnknown,
-            Refusal::CapReached { other } => Reason::CapReached { other: name(other) },
-            Refusal::NotAdjacent => Reason::NotAdjacent,
-            Refusal::Dependent { other } => {
-                let (path, because) = self.path(other.min(slot), other.max(slot));
-                Reason::Dependent { other: name(other), path, because }
-            }
-            Refusal::NoPartner => self.nearest(nth, slot),
-        }
-    }
-
-    /// The nearest other candidate, and in what its key differs.
-    fn nearest(&self, nth: usize, slot: usize) -> Reason {
-        let candidate = |at: usize| {
-            let (id, excluded) = &self.view.seen[at];
-            excluded.is_none().then_some(*id)
-        };
-        // A few steps each way: a remark is not worth a walk over the whole graph.
-        let near = (1..=64).flat_map(|step| [nth.checked_sub(step), Some(nth + step)]).flatten();
-        let found = near.filter(|&at| at < self.view.seen.len()).find_map(candidate);
-        match found {
-            Some(other) => {
-                let other_key = self.view.entry(self.view.dependencies.slot_of(other)).key;
-                let fields = self.view.entry(slot).key.differences(&other_key);
-                Reason::KeyDiffers { from: self.view.graph.name_of(other).to_owned(), fields }
-            }
-            None => Reason::NoPartner,
-        }
-    }
-
-    /// A shortest path from `first` or its bucket to `last`, going through buckets as through one node.
-    fn path(&mut self, first: usize, last: usize) -> (Vec<String>, Order) {
-        let dependencies = self.view.dependencies;
-        let group_of = self.group_of.get_or_insert_with(|| {
-            let mut group_of = vec![0; dependencies.slots().len()];
-            for (number, members) in self.buckets.iter().enumerate() {
-                members.iter().for_each(|&slot| group_of[slot] = number as u32 + 1);
-            }
-            group_of
-        });
-        let goal = group_of[first];
-        let arrived = |slot: usize| slot == first || (goal != 0 && group_of[slot] == goal);
-        // From each slot found, the slot nearer to `last` and why that one comes after it.
-        let mut next = hashbrown::HashMap::<usize, (usize, Order), rustc_hash::FxBuildHasher>::default();
-        let mut queue = VecDeque::from([last]);
-        next.insert(last, (last, Order::Data));
-        while let Some(slot) = queue.pop_front() {
-            let bucket = match group_of[slot] {
-                0 => &[][..],
-                number if slot != last => &self.buckets[number as usize - 1][..],
-                _ => &[],
-            };
-            let around = dependencies.before_with_reason(slot).chain(bucket.iter().map(|&other| (other, Order::Data)));
-            for (before, why) in around {
-                self.budget = self.budget.saturating_sub(1);
-                if next.contains_key(&before) {
-                    continue;
-                }
-                next.insert(before, (slot, why));
-                if arrived(before) {
-                    return spell(self.view, before, last, &next);
-                }
-                queue.push_back(before);
-            }
-            if self.budget == 0 {
-                break;
-            }
-        }
-        (Vec::new(), Order::Data)
-    }
-}
-
-/// Writes a path out.
-fn spell(
-    view: &View<'_>,
-    from: usize,
-    to: usize,
-    next: &hashbrown::HashMap<usize, (usize, Order), rustc_hash::FxBuildHasher>,
-) -> (Vec<String>, Order) {
-    let (mut path, mut because, mut at) = (Vec::new(), Order::Data, from);
-    loop {
-        if let Some(id) = view.dependencies.node(at) {
-            path.push(view.graph.name_of(id).to_owned());
-        }
-        if at == to {
-            break;
-        }
-        let (after, why) = next[&at];
-        because = because.max(why);
-        at = after;
-    }
-    if path.len() > LONGEST_PATH {
-        let tail = path.split_off(path.len() - LONGEST_PATH / 2);
-        path.truncate(LONGEST_PATH / 2);
-        path.push("...".to_owned());
-        path.extend(tail);
-    }
-    (path, because)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::matches_pattern;
-
-    #[test]
-    fn patterns_match_as_a_shell_does() {
-        for (pattern, text, expected) in [
-            ("*", "", true),
-            ("all_gather*", "all_gather_into_tensor_3", true),
-            ("*_3", "all_gather_33", false),
-            ("a?c", "abc", true),
-            ("a*b*c", "axxbyyc", true),
-            ("a*b", "axxc", false),
-            ("", "a", false),
-        ] {
-            assert_eq!(matches_pattern(pattern, text), expected, "{pattern} {text}");
-        }
-    }
 }

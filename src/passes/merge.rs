@@ -22,8 +22,9 @@
 //! Results of scatters, reduces and broadcasts are slices of one buffer. With [`Unpack::Auto`] a result that is written
 //! later or leaves the graph is copied out, so that no write shows in a neighbour and no output keeps others alive.
 
-use super::bucketing::{Bucket, BucketPlan, Member, MixedDtype, Mode, Unpack, reads_size_only};
+use super::bucketing::{Bucket, BucketPlan, Member, MixedDtype, Mode, Unpack};
 use super::emit::{Emitter, Scale, Shape, stems};
+use super::filter::reads_size_only;
 use super::order::{Adjusted, Cycle, Reordering, reorder};
 use crate::ir::{
     Arg, Args, Collective, CollectiveKind, ControlEdge, DType, Dependencies, Dim, Dims, Graph, Meta, NodeId, Op, Slot,

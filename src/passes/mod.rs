@@ -7,10 +7,12 @@
 pub mod bucketing;
 pub mod duplicates;
 mod emit;
+mod filter;
 pub mod liveness;
 pub mod merge;
 pub mod order;
 mod pipeline;
+mod remarks;
 pub mod select;
 pub mod survey;
 pub mod trivial;
