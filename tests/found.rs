@@ -196,3 +196,18 @@ fn a_collective_that_moves_nothing_may_send_another_one() {
         output(wa, wb)";
     assert!(rewrite("fold-trivial", text).contains("wb = aten.alias.default(wa)"));
 }
+
+#[test]
+fn numbers_of_dimensions_agree_even_where_sizes_are_not_known() {
+    for (input, call, result) in [
+        ("f32[]", "reduce_scatter(x, sum, G0:2)", "f32[u0, u1]"),
+        ("f32[4]", "all_gather(x, G0)", "f32[u0, u1]"),
+        ("f32[]", "all_gather(x, G0:2)", "f32[3]"),
+    ] {
+        let text = format!("x = input {input}\nc = {call} : {result}\nw = wait(c) : {result}\noutput(w)");
+        assert!(verify(&parse(&text).unwrap()).is_err(), "{text}");
+    }
+    let text = "x = input f32[4]\nc = all_gather(x, G0:2)\nw = wait(c) : f32[4, u0]\noutput(w)";
+    let error = verify(&parse(text).unwrap()).unwrap_err().to_string();
+    assert_eq!(error, "wait `w` makes f32[4, u0] of `c`, which is f32[8]; expected the same");
+}
