@@ -1,45 +1,10 @@
 //! FX text: real graphs come back byte for byte, and changes show where they were made and nowhere else.
 
 use bucketeer::formats::fx::{FxText, print_fresh};
-use bucketeer::ir::{Graph, NodeId, Op};
-use std::fs;
-use std::io::{Read, Write};
-use std::path::{Path, PathBuf};
+use bucketeer::ir::{Graph, NodeId, Op, verify};
+use std::path::PathBuf;
 
-fn shared() -> Option<PathBuf> {
-    let beside = Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared");
-    let named = std::env::var_os("BUCKETEER_SHARED").map(PathBuf::from);
-    let found = named.unwrap_or(beside).join("fixtures/torch");
-    if found.is_dir() {
-        return Some(found);
-    }
-    // Past the test harness, which would swallow it.
-    let _ = writeln!(std::io::stderr(), "skipped: {} is not there (set BUCKETEER_SHARED)", found.display());
-    None
-}
-
-fn text_files(folder: &Path, found: &mut Vec<PathBuf>) {
-    let mut entries: Vec<PathBuf> = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
-    entries.sort();
-    for path in entries {
-        let name = path.to_string_lossy().into_owned();
-        if path.is_dir() {
-            text_files(&path, found);
-        } else if name.ends_with(".txt") || name.ends_with(".txt.gz") {
-            found.push(path);
-        }
-    }
-}
-
-fn read(path: &Path) -> Vec<u8> {
-    let bytes = fs::read(path).unwrap();
-    if path.extension().is_none_or(|extension| extension != "gz") {
-        return bytes;
-    }
-    let mut text = Vec::new();
-    flate2::read::GzDecoder::new(&bytes[..]).read_to_end(&mut text).unwrap();
-    text
-}
+mod files;
 
 /// The lines that assign, without those of a joint header.
 fn statements(text: &str) -> Vec<String> {
@@ -47,19 +12,25 @@ fn statements(text: &str) -> Vec<String> {
     text.lines().filter(is_statement).map(str::to_owned).collect()
 }
 
+/// The graphs in the tree, and all beside it.
 fn real_files() -> Vec<(PathBuf, Vec<u8>)> {
-    let mut files = Vec::new();
-    if let Some(folder) = shared() {
-        text_files(&folder, &mut files);
-        assert!(files.len() > 500, "only {} files in {}", files.len(), folder.display());
+    let mut paths = files::texts(&files::fixtures());
+    assert!(paths.len() >= 15, "only {} files in the tree", paths.len());
+    if let Some(shared) = files::shared() {
+        let beside = files::texts(&shared.join("torch"));
+        assert!(beside.len() > 500, "only {} files beside the tree", beside.len());
+        paths.extend(beside);
     }
-    files.into_iter().map(|path| (path.clone(), read(&path))).collect()
+    paths.into_iter().map(|path| (path.clone(), files::read(&path))).collect()
 }
 
 #[test]
-fn real_graphs_come_back_byte_for_byte() {
+fn real_graphs_are_well_formed_and_come_back_byte_for_byte() {
     for (path, bytes) in real_files() {
         let text = FxText::parse(bytes.clone()).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        for graph in text.graphs() {
+            verify(graph).unwrap_or_else(|errors| panic!("{}: {errors}", path.display()));
+        }
         assert!(text.print() == bytes, "{}", path.display());
     }
 }

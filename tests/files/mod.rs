@@ -2,7 +2,7 @@
 
 #![allow(dead_code, reason = "each test file uses a part")]
 
-use std::io::Read as _;
+use std::io::{Read as _, Write as _};
 use std::path::{Path, PathBuf};
 
 /// The folder of shared fixtures, beside the project or where `BUCKETEER_SHARED` says.
@@ -10,7 +10,20 @@ pub fn shared() -> Option<PathBuf> {
     let beside = Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared");
     let root = std::env::var_os("BUCKETEER_SHARED").map_or(beside, PathBuf::from);
     let fixtures = root.join("fixtures");
-    fixtures.is_dir().then_some(fixtures)
+    if fixtures.is_dir() {
+        return Some(fixtures);
+    }
+    // Past the test harness, which would swallow it.
+    let _ = writeln!(
+        std::io::stderr(),
+        "skipped in part: ../shared/fixtures is not there (or name it in BUCKETEER_SHARED)"
+    );
+    None
+}
+
+/// The graphs in the tree.
+pub fn fixtures() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/fx")
 }
 
 /// The bytes of a file, or of the same file with `.gz` behind its name, unpacked.
