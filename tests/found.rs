@@ -211,3 +211,21 @@ fn numbers_of_dimensions_agree_even_where_sizes_are_not_known() {
     let error = verify(&parse(text).unwrap()).unwrap_err().to_string();
     assert_eq!(error, "wait `w` makes f32[4, u0] of `c`, which is f32[8]; expected the same");
 }
+
+#[test]
+fn no_new_name_hides_the_target_of_a_call() {
+    let text = "def forward(self, a: \"f32[4, 2][2, 1]cpu\", b: \"f32[4, 2][2, 1]cpu\"):
+    r: \"f32[8, 2][2, 1]cpu\" = torch.ops._c10d_functional.all_gather_into_tensor.default(a, 2, '0')
+    w: \"f32[8, 2][2, 1]cpu\" = torch.ops._c10d_functional.wait_tensor.default(r)
+    s: \"f32[8, 2][2, 1]cpu\" = torch.ops._c10d_functional.all_gather_into_tensor.default(b, 2, '0')
+    v: \"f32[8, 2][2, 1]cpu\" = torch.ops._c10d_functional.wait_tensor.default(s)
+    m: \"f32[8, 2][2, 1]cpu\" = cat.forward(w, v)
+    return (m,)
+";
+    let mut module = bucketeer::formats::fx::FxText::parse(text.as_bytes().to_vec()).unwrap();
+    let pipeline: Pipeline = "bucket-all-gather{cap=none}".parse().unwrap();
+    pipeline.run(&mut module.graphs_mut()[0]).unwrap();
+    let printed = String::from_utf8(module.print()).unwrap();
+    assert!(printed.contains("cat_1: "), "{printed}");
+    assert!(bucketeer::formats::fx::FxText::parse(printed.into_bytes()).is_ok());
+}

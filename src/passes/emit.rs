@@ -3,7 +3,8 @@
 use crate::ir::{
     Arg, Args, CollectiveKind, DType, Dim, Dims, Graph, Meta, Name, NodeId, Op, RegionId, SymExpr, TensorType, Type,
 };
-use indexmap::IndexMap;
+use indexmap::{IndexMap, IndexSet};
+use rustc_hash::FxBuildHasher;
 
 /// Adds nodes to a graph, and collects them in order.
 pub(super) struct Emitter<'a> {
@@ -34,6 +35,16 @@ pub(super) enum Scale {
 
 impl<'a> Emitter<'a> {
     pub fn new(graph: &'a mut Graph, capacity: usize) -> Self {
+        // A value with the name of a target's first word would hide the target: `mul` that of `mul.forward`.
+        let mut targets = IndexSet::<Name, FxBuildHasher>::default();
+        targets.extend(graph.order().iter().filter_map(|&id| match graph.node(id).op {
+            Op::Call(target) => Some(target),
+            _ => None,
+        }));
+        for target in targets {
+            let first = graph.text(target).split('.').next().unwrap_or_default().to_owned();
+            graph.intern(&first);
+        }
         Self { graph, order: Vec::with_capacity(capacity), region: RegionId::ROOT, numbers: IndexMap::new() }
     }
 
