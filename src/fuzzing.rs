@@ -14,7 +14,7 @@ use crate::passes::{Pass, Pipeline, PipelineError};
 pub const PIPELINES: &[&str] = &[
     "dedupe-waits,fold-trivial,bucket-all-gather{cap=none},bucket-reduce-scatter{cap=none},bucket-all-reduce{cap=none}",
     "dedupe-collectives,bucket-all-reduce{cap=100B/1KiB,policy=adjacent},bucket-broadcast{cap=none,policy=adjacent}",
-    "bucket-all-gather{cap=none,mixed-dtype=bytes},bucket-reduce-scatter{cap=64B,unpack=views}",
+    "fold-trivial,bucket-all-gather{cap=none,mixed-dtype=bytes},bucket-reduce-scatter{cap=64B,unpack=views}",
     "bucket-all-gather{cap=none,mode=coalesced},bucket-reduce-scatter{cap=none,mode=coalesced},\
      bucket-all-reduce{cap=none,mode=coalesced,max-members=3}",
     "bucket-all-gather{cap=1KiB,policy=adjacent,in-loops=off},bucket-all-reduce{cap=none,unpack=copies}",

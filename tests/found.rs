@@ -196,3 +196,36 @@ fn a_collective_that_moves_nothing_may_send_another_one() {
         output(wa, wb)";
     assert!(rewrite("fold-trivial", text).contains("wb = aten.alias.default(wa)"));
 }
+
+#[test]
+fn numbers_of_dimensions_agree_even_where_sizes_are_not_known() {
+    for (input, call, result) in [
+        ("f32[]", "reduce_scatter(x, sum, G0:2)", "f32[u0, u1]"),
+        ("f32[4]", "all_gather(x, G0)", "f32[u0, u1]"),
+        ("f32[]", "all_gather(x, G0:2)", "f32[3]"),
+    ] {
+        let text = format!("x = input {input}\nc = {call} : {result}\nw = wait(c) : {result}\noutput(w)");
+        assert!(verify(&parse(&text).unwrap()).is_err(), "{text}");
+    }
+    let text = "x = input f32[4]\nc = all_gather(x, G0:2)\nw = wait(c) : f32[4, u0]\noutput(w)";
+    let error = verify(&parse(text).unwrap()).unwrap_err().to_string();
+    assert_eq!(error, "wait `w` makes f32[4, u0] of `c`, which is f32[8]; expected the same");
+}
+
+#[test]
+fn no_new_name_hides_the_target_of_a_call() {
+    let text = "def forward(self, a: \"f32[4, 2][2, 1]cpu\", b: \"f32[4, 2][2, 1]cpu\"):
+    r: \"f32[8, 2][2, 1]cpu\" = torch.ops._c10d_functional.all_gather_into_tensor.default(a, 2, '0')
+    w: \"f32[8, 2][2, 1]cpu\" = torch.ops._c10d_functional.wait_tensor.default(r)
+    s: \"f32[8, 2][2, 1]cpu\" = torch.ops._c10d_functional.all_gather_into_tensor.default(b, 2, '0')
+    v: \"f32[8, 2][2, 1]cpu\" = torch.ops._c10d_functional.wait_tensor.default(s)
+    m: \"f32[8, 2][2, 1]cpu\" = cat.forward(w, v, getitem.first)
+    return (m,)
+";
+    let mut module = bucketeer::formats::fx::FxText::parse(text.as_bytes().to_vec()).unwrap();
+    let pipeline: Pipeline = "bucket-all-gather{cap=none}".parse().unwrap();
+    pipeline.run(&mut module.graphs_mut()[0]).unwrap();
+    let printed = String::from_utf8(module.print()).unwrap();
+    assert!(printed.contains("cat_1: ") && !printed.contains(" getitem: "), "{printed}");
+    assert!(bucketeer::formats::fx::FxText::parse(printed.into_bytes()).is_ok());
+}

@@ -83,6 +83,18 @@ impl Arg {
         }
     }
 
+    fn for_each_word<'a>(&'a self, visit: &mut impl FnMut(&'a str)) {
+        match self {
+            Self::Word(word) => visit(word),
+            Self::List(items) | Self::Tuple(items) => items.iter().for_each(|item| item.for_each_word(visit)),
+            Self::Apply(target, args) => {
+                visit(target);
+                args.for_each_word(visit);
+            }
+            _ => {}
+        }
+    }
+
     fn write(&self, f: &mut dyn fmt::Write, operand: &dyn Fn(u32) -> String) -> fmt::Result {
         match self {
             Self::Operand(index) => f.write_str(&operand(*index)),
@@ -150,6 +162,12 @@ impl Args {
     pub fn for_each_operand(&self, visit: &mut impl FnMut(u32)) {
         let keyword = self.keyword.iter().map(|(_, arg)| arg);
         self.positional.iter().chain(keyword).for_each(|arg| arg.for_each_operand(visit));
+    }
+
+    /// Calls `visit` with every word that is no operand, and with what inner calls call.
+    pub fn for_each_word<'a>(&'a self, visit: &mut impl FnMut(&'a str)) {
+        let keyword = self.keyword.iter().map(|(_, arg)| arg);
+        self.positional.iter().chain(keyword).for_each(|arg| arg.for_each_word(visit));
     }
 
     /// Writes the list without its parentheses; `operand` names the operands.

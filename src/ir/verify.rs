@@ -15,7 +15,8 @@
 //!
 //! **Collectives.** The group exists. There is an input. An out-variant names `out`, and no other variant does. Where
 //! types are known: dtypes agree; a gather's result is the group's size times its input along its dimension, a
-//! scatter's the same part of it; other kinds keep the shape. Sizes that are not both numbers are not compared.
+//! scatter's the same part of it; other kinds keep the shape; a wait makes what it waits for. Sizes that are not both
+//! numbers are not compared, numbers of dimensions are.
 //!
 //! **Waits.** Nothing reads the elements of a collective's result, or writes them, between its start and a wait on it
 //! or on a view of it. Views, readers of shapes alone and the output may take it. An input marked `pending` is such a
@@ -187,8 +188,11 @@ fn operands(graph: &Graph, id: NodeId, position: usize, positions: &[u32], error
     } else if !in_order {
         errors.push(VerifyError::HoleOrder { node: name() });
     }
-    if graph.node(id).op == Op::Wait && count == 0 {
-        errors.push(VerifyError::WaitForNothing { node: name() });
+    if graph.node(id).op == Op::Wait {
+        if count == 0 {
+            errors.push(VerifyError::WaitForNothing { node: name() });
+        }
+        collectives::check_wait(graph, id, errors);
     }
 }
 

@@ -32,8 +32,47 @@ pub(super) enum Scale {
     Over(u64),
 }
 
+/// Keeps new names off the first words of targets and of dotted arguments: a value named `mul` would hide what
+/// `mul.forward` calls.
+fn reserve_first_words(graph: &mut Graph) {
+    let (mut targets, mut args) = (Seen::default(), Seen::default());
+    let mut words = Vec::new();
+    for &id in graph.order() {
+        let node = graph.node(id);
+        if let Op::Call(target) = node.op
+            && targets.is_new(target.index())
+        {
+            words.push(first_word(graph.text(target)));
+        }
+        if args.is_new(node.args.index()) {
+            graph.args_of(id).for_each_word(&mut |word| words.push(first_word(word)));
+        }
+    }
+    for word in words {
+        graph.intern(&word);
+    }
+}
+
+fn first_word(dotted: &str) -> Box<str> {
+    dotted.split('.').next().unwrap_or_default().into()
+}
+
+/// Small numbers that were met.
+#[derive(Default)]
+struct Seen(Vec<bool>);
+
+impl Seen {
+    fn is_new(&mut self, number: usize) -> bool {
+        if self.0.len() <= number {
+            self.0.resize((number + 1).next_power_of_two(), false);
+        }
+        !std::mem::replace(&mut self.0[number], true)
+    }
+}
+
 impl<'a> Emitter<'a> {
     pub fn new(graph: &'a mut Graph, capacity: usize) -> Self {
+        reserve_first_words(graph);
         Self { graph, order: Vec::with_capacity(capacity), region: RegionId::ROOT, numbers: IndexMap::new() }
     }
 

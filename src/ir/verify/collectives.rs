@@ -8,6 +8,18 @@ use crate::ir::infer::collective_result;
 use crate::ir::ops::{Collective, CollectiveKind, Variant};
 use crate::ir::types::{Dim, TensorType, Type};
 
+/// Checks that a wait makes what it waits for, as far as both are known.
+pub(super) fn check_wait(graph: &Graph, id: NodeId, errors: &mut Vec<VerifyError>) {
+    let &[waited, ..] = graph.operands(id) else { return };
+    if let (Some(expected), Some(found)) = (graph.tensor(waited), graph.tensor(id))
+        && !compatible(expected, found)
+    {
+        let (node, waited) = (graph.name_of(id).to_owned(), graph.name_of(waited).to_owned());
+        let (found, expected) = (found.to_string(), expected.to_string());
+        errors.push(VerifyError::WaitType { node, waited, found, expected });
+    }
+}
+
 /// Checks a node if it is a collective.
 pub(super) fn check(graph: &Graph, id: NodeId, errors: &mut Vec<VerifyError>) {
     let Some(collective) = graph.collective(id) else { return };
@@ -59,21 +71,23 @@ fn pair(
     errors: &mut Vec<VerifyError>,
 ) {
     let Some(given) = graph.tensor(input) else { return };
+    // A single element is gathered to one element a rank, as if it had a dimension.
+    let row = (collective.kind == CollectiveKind::AllGather { dim: 0 } && given.shape.is_empty())
+        .then(|| given.with_shape([Dim::Const(1)].into_iter().collect()));
+    let stated = || given.to_string();
+    let given = row.as_ref().unwrap_or(given);
     let (node, input) = (graph.name_of(id).to_owned(), graph.name_of(input).to_owned());
     let size = graph.group(collective.group).size;
     if let CollectiveKind::AllGather { dim } | CollectiveKind::ReduceScatter { dim, .. } = collective.kind {
         let Some(along) = given.shape.get(dim as usize) else {
-            // A single element is gathered to one element a rank, so that it has dimension 0.
-            if dim > 0 || !given.shape.is_empty() {
-                errors.push(VerifyError::CollectiveDim { node, input, given: given.to_string(), dim });
-            }
+            errors.push(VerifyError::CollectiveDim { node, input, given: stated(), dim });
             return;
         };
         if let (CollectiveKind::ReduceScatter { .. }, Some(length), Some(size)) =
             (collective.kind, along.as_const(), size)
             && !length.is_multiple_of(u64::from(size))
         {
-            errors.push(VerifyError::Indivisible { node, input, given: given.to_string(), dim, size });
+            errors.push(VerifyError::Indivisible { node, input, given: stated(), dim, size });
             return;
         }
     }
@@ -81,13 +95,16 @@ fn pair(
     let expected = match collective.kind {
         // How much each rank gets is in the arguments.
         CollectiveKind::AllToAll => (found.dtype != given.dtype).then(|| format!("dtype {}", given.dtype.short_name())),
-        _ => collective_result(collective.kind, size, given)
-            .filter(|expected| !compatible(expected, found))
-            .map(|expected| TensorType { strides: None, device: None, ..expected }.to_string()),
+        kind => match collective_result(kind, size, given) {
+            Some(expected) => (!compatible(&expected, found))
+                .then(|| TensorType { strides: None, device: None, ..expected }.to_string()),
+            None => (found.dtype != given.dtype || found.shape.len() != given.shape.len())
+                .then(|| format!("dtype {} and {} dimensions", given.dtype.short_name(), given.shape.len())),
+        },
     };
     if let Some(expected) = expected {
         let found = found.to_string();
-        errors.push(VerifyError::CollectiveType { node, input, given: given.to_string(), found, expected });
+        errors.push(VerifyError::CollectiveType { node, input, given: stated(), found, expected });
     }
 }
 

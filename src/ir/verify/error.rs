@@ -27,6 +27,8 @@ pub enum VerifyError {
     HoleOrder { node: String },
     #[error("wait `{node}` has no operand; expected the result of a collective")]
     WaitForNothing { node: String },
+    #[error("wait `{node}` makes {found} of `{waited}`, which is {expected}; expected the same")]
+    WaitType { node: String, waited: String, found: String, expected: String },
     #[error("region {index} `{label}` has a parent that does not stand before it")]
     RegionParent { label: String, index: usize },
     #[error("region `{label}` lies inside more than {} others", super::MAX_DEPTH)]
