@@ -5,7 +5,6 @@ use bucketeer::formats::fx::FxText;
 use bucketeer::ir::text::{parse, print};
 use bucketeer::ir::{Dependencies, Graph, NodeId, Op, Variant, verify};
 use bucketeer::passes::bucketing::{BucketPlan, Decision, Reason, Remark, Unpack};
-use bucketeer::passes::select::Policy;
 use bucketeer::passes::{PassReport, Pipeline};
 use std::collections::{HashMap, HashSet};
 
@@ -179,16 +178,10 @@ impl Rewritten {
         }
         let mut again = self.graph.clone();
         passes.run(&mut again).map_err(|error| format!("second run: {error}"))?;
-        if again == self.graph || !self.settles() {
+        if again == self.graph {
             return Ok(());
         }
         Err(format!("the second run changed it to\n{}", print(&again)))
-    }
-
-    /// Whether a second run has nothing left to do. PyTorch's rule drops members for good that the next run picks up,
-    /// and a list of caps starts at its head again.
-    fn settles(&self) -> bool {
-        self.plans().all(|plan| plan.options.policy == Policy::Greedy && plan.options.caps.cap_bytes.len() < 2)
     }
 
     /// Names of the calls that the rewrite made.
