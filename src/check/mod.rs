@@ -1,0 +1,3 @@
+//! Proofs about graphs: what they compute, and whether ranks agree. Shares no code with the passes.
+
+pub mod eval;
