@@ -5,7 +5,7 @@ use super::symbols::Symbols;
 use super::tensor::{MAX_STRIDE, Tensor, dense_strides, is_injective};
 use super::value::{Scalar, Value};
 use crate::ir::optable::split_target;
-use crate::ir::{Arg, Args, DType, Graph, NodeId, TensorType, Type};
+use crate::ir::{Arg, Args, DType, Graph, NodeId, TensorType};
 
 /// What an operator family makes of a call: nothing, if the operator is none of its own.
 pub type Done = Result<Option<Value>, Fault>;
@@ -272,14 +272,6 @@ impl<'a> Call<'a> {
     /// When some are in flight.
     pub fn read(&self, tensor: &Tensor) -> Result<Vec<u8>, Fault> {
         self.rank.memory.read(tensor)
-    }
-
-    /// The type of the result, with sizes as numbers.
-    ///
-    /// # Errors
-    /// When a symbol has no value.
-    pub fn result_type(&self) -> &'a Type {
-        self.graph.type_of(self.id)
     }
 }
 

@@ -112,7 +112,12 @@ impl Fp8 {
 }
 
 fn raw(bytes: &[u8]) -> u64 {
-    bytes.iter().rev().fold(0, |bits, &byte| bits << 8 | u64::from(byte))
+    match *bytes {
+        [a] => u64::from(a),
+        [a, b] => u64::from(u16::from_le_bytes([a, b])),
+        [a, b, c, d] => u64::from(u32::from_le_bytes([a, b, c, d])),
+        _ => bytes.iter().rev().fold(0, |bits, &byte| bits << 8 | u64::from(byte)),
+    }
 }
 
 /// An element as a float; integers are rounded to the nearest.

@@ -83,15 +83,6 @@ impl World {
         let teams = lists.iter().map(|lists| lists.iter().map(team).collect()).collect();
         Ok(Self { ranks, teams })
     }
-
-    /// The team of a rank, by index, and its place there.
-    #[must_use]
-    pub fn place(&self, group: GroupId, rank: usize) -> Option<(usize, usize)> {
-        self.teams[group.index()]
-            .iter()
-            .enumerate()
-            .find_map(|(team, members)| members.iter().position(|&member| member == rank).map(|place| (team, place)))
-    }
 }
 
 /// The members of a group that nobody lists: the first ranks, when it is the only group there is.
