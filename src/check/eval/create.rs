@@ -32,6 +32,7 @@ pub fn create(call: &mut Call<'_>) -> Done {
         "ones" => Fill::Number(Scalar::Int(1)),
         "empty" | "empty_strided" | "empty_permuted" | "alloc" => Fill::Nothing,
         "scalar_tensor" => return scalar_tensor(call),
+        "arange" => return arange(call),
         _ => return Ok(None),
     };
     let model = if like || new { call.first()? } else { None };
@@ -112,4 +113,39 @@ fn scalar_tensor(call: &mut Call<'_>) -> Done {
     let Some(Value::Scalar(number)) = value else { return Ok(None) };
     let dtype = dtype(call, None, Fill::Number(number));
     call.make(dtype, &[], Layout::Dense, one(dtype, number))
+}
+
+/// `arange(end)`, `arange(start, end)`, `arange(start, end, step)`.
+fn arange(call: &mut Call<'_>) -> Done {
+    let mut numbers = Vec::new();
+    for arg in &call.args.positional {
+        match call.value(arg)? {
+            Value::Scalar(number) => numbers.push(number),
+            _ => return Ok(None),
+        }
+    }
+    let (start, end, step) = match *numbers.as_slice() {
+        [end] => (Scalar::Int(0), end, Scalar::Int(1)),
+        [start, end] => (start, end, Scalar::Int(1)),
+        [start, end, step] => (start, end, step),
+        _ => return Ok(None),
+    };
+    let whole = [start, end, step].iter().all(|number| matches!(number, Scalar::Int(_)));
+    let dtype = dtype(call, None, Fill::Number(start));
+    let natural = if whole { DType::I64 } else { DType::F32 };
+    let asked = call.args.get("dtype").is_some() || call.stated().is_some();
+    let dtype = if asked { dtype } else { natural };
+    let length = ((end.float() - start.float()) / step.float()).ceil();
+    if !length.is_finite() || length < 0.0 {
+        return Err(Fault::misfit("such a range does not end"));
+    }
+    call.rank.memory.room(dtype, length as usize)?;
+    let mut bytes = Vec::new();
+    for at in 0..length as i64 {
+        match whole {
+            true => store_int(dtype, i128::from(start.int()) + i128::from(at) * i128::from(step.int()), &mut bytes),
+            false => store_float(dtype, start.float() + at as f64 * step.float(), &mut bytes),
+        }
+    }
+    call.make(dtype, &[length as usize], Layout::Dense, bytes)
 }
