@@ -126,6 +126,14 @@ fn result_dtype(operands: &[Operand]) -> Result<DType, Fault> {
     combine(levels[0], combine(levels[1], levels[2])).ok_or_else(|| Fault::misfit("no operand"))
 }
 
+/// The native text's operators make what their first tensor is.
+fn first_dtype(operands: &[Operand]) -> Option<DType> {
+    operands.iter().find_map(|operand| match operand {
+        Operand::Tensor(tensor) => Some(tensor.dtype),
+        Operand::Number(_) => None,
+    })
+}
+
 fn shape(operands: &[Operand]) -> Result<Vec<usize>, Fault> {
     let shapes = operands.iter().filter_map(|operand| match operand {
         Operand::Tensor(tensor) => Some(&*tensor.sizes),
@@ -179,6 +187,8 @@ fn one(call: &mut Call<'_>, rule: Rule, float: fn(f64) -> f64, int: Option<fn(i1
         (Class::Opaque, _) => return Ok(None),
         (_, Rule::Truth) => (class(dtype) == Class::Float, DType::Bool),
         (Class::Float, _) => (true, dtype),
+        // The native text's operators make operands alike.
+        (_, Rule::Float) if call.namespace.is_empty() => (true, dtype),
         (_, Rule::Float) => (true, DType::F32),
         (_, Rule::Same) => (false, dtype),
     };
@@ -201,10 +211,12 @@ fn two(call: &mut Call<'_>, rule: Rule) -> Done {
     let rounding = call.args.get("rounding_mode").and_then(Arg::as_str);
     let result = match rule {
         Rule::Truth => DType::Bool,
+        _ if call.namespace.is_empty() => first_dtype(&operands).unwrap_or(common),
         Rule::Float if class(common) != Class::Float && rounding.is_none() => DType::F32,
         Rule::Same | Rule::Float => common,
     };
-    let float = class(common) == Class::Float || result == DType::F32;
+    let divides = rule == Rule::Float && rounding.is_none();
+    let float = class(common) == Class::Float || divides;
     let sizes = shape(&operands)?;
     let alpha = match call.arg(2, &["alpha"]).map(|arg| call.value(arg)).transpose()? {
         Some(Value::Scalar(alpha)) => alpha,
