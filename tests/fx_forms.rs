@@ -102,7 +102,7 @@ fn collectives_keep_what_the_operator_says() {
     assert_eq!(graph.args_of(node(&graph, "a2a")).positional.len(), 3);
     assert_eq!(graph.node(node(&graph, "w")).op, Op::Wait);
     let group = |name: &str| (&*graph.group(of(name).group).name, graph.group(of(name).group).size);
-    assert_eq!((group("ag"), group("ar")), (("g", Some(8)), ("h", None)));
+    assert_eq!((group("ag"), group("ar")), (("g", Some(8)), ("h", Some(2))));
     assert_eq!(graph.collective_inputs(node(&graph, "agc")).len(), 2);
 }
 

@@ -454,3 +454,15 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn a_name_that_nothing_defines_is_an_error_in_any_call() {
+    for text in ["y = relu(z)\noutput(y)", "y = add([z], 1)\noutput(y)", "y = relu(z); z = input f32[4]\noutput(y)"] {
+        let error = parse(text).unwrap_err().to_string();
+        assert!(error.contains("`z`") && error.contains("a value defined before"), "{error}");
+    }
+    for text in ["y = relu(@'z')\noutput(y)", "y = opaque_comm recv(z)\noutput(y)", "y = f(1, mode=z)\noutput(y)"] {
+        let graph = parse(text).unwrap();
+        assert_eq!(parse(&print(&graph)).as_ref(), Ok(&graph), "{text}");
+    }
+}

@@ -1,2 +1,64 @@
-//! The command line.
-fn main() {}
+//! The command line of bucketeer: one file for each subcommand.
+//!
+//! Results go to stdout or a file, talk goes to stderr. Exit codes: 0 fine; 1 the input is at fault, or a check said
+//! no; 2 the work could not be done: a file that cannot be read or written, options that make no sense.
+
+mod convert;
+mod fault;
+mod input;
+mod inspect;
+mod output;
+mod rewrite;
+mod table;
+mod talk;
+mod units;
+
+use clap::{Parser, Subcommand};
+use std::process::ExitCode;
+
+/// Merges the collectives of distributed training graphs into buckets, and says why.
+#[derive(Debug, Parser)]
+#[command(version, about, max_term_width = 100)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Rewrite(Box<rewrite::RewriteArgs>),
+    Inspect(inspect::InspectArgs),
+    Convert(convert::ConvertArgs),
+}
+
+/// How a command that did its work ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Verdict {
+    /// Nothing was wrong.
+    Accepted,
+    /// A check said no; what it found was printed.
+    Rejected,
+}
+
+fn main() -> ExitCode {
+    let verdict = match Arguments::parse().command {
+        Command::Rewrite(arguments) => rewrite::run(*arguments),
+        Command::Inspect(arguments) => inspect::run(arguments),
+        Command::Convert(arguments) => convert::run(&arguments),
+    };
+    match verdict {
+        Ok(Verdict::Accepted) => ExitCode::SUCCESS,
+        Ok(Verdict::Rejected) => ExitCode::from(1),
+        Err(error) if output::is_closed_pipe(&error) => ExitCode::SUCCESS,
+        Err(error) => match error.downcast_ref::<fault::InputFault>() {
+            Some(fault) => {
+                talk::say(&format!("error: {fault}"));
+                ExitCode::from(1)
+            }
+            None => {
+                talk::say(&format!("error: {error:#}"));
+                ExitCode::from(2)
+            }
+        },
+    }
+}

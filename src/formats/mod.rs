@@ -1,3 +1,13 @@
 //! Readers and writers of the graphs people have.
+//!
+//! [`Document`] reads a file in any of the forms, edits it as graphs, and prints it in its own form or another;
+//! [`GroupsFile`] brings the ranks of process groups, which FX text does not hold.
 
+mod document;
+mod error;
 pub mod fx;
+mod groups;
+
+pub use document::{Document, Format};
+pub use error::{ConvertError, Place, ReadError};
+pub use groups::{GroupsError, GroupsFile};

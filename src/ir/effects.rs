@@ -9,10 +9,12 @@
 //!   class, a wait its collective's). In a class that something writes, each access is ordered with the write before
 //!   it, and each write with all accesses since the write before. Two inputs never share memory, which is what
 //!   PyTorch's functionalisation guarantees.
-//! - **Waits**: a reader that names a collective directly, below its wait, reads what the wait made valid, so it stays
-//!   below the wait. The wait of an in-place collective counts as a write.
+//! - **Waits**: a reader that names a collective, or a view of it that was made without waiting, below its wait reads
+//!   what the wait made valid, so it stays below the wait. The wait of an in-place collective counts as a write, and what a
+//!   collective sends counts as read until its wait.
 //! - **Fences**: an operator that may communicate keeps its order with every collective and every other fence; random
 //!   operators keep their order among themselves.
+//! - **Inputs** keep their order among themselves: it is how a caller passes them.
 //! - **Control**: hard edges only. Soft ones are wishes and do not appear.
 //! - **Regions**: what enters a region is needed by all of it, what leaves it needs all of it. An edge across the border
 //!   is lifted to the slots where the region begins or ends.
@@ -31,7 +33,7 @@ pub enum Order {
     Data,
     /// They touch the same memory and one of them writes it.
     Memory,
-    /// One of them may communicate, or both draw random numbers.
+    /// One of them may communicate, both draw random numbers, or both are inputs.
     Fence,
     /// A hard control edge.
     Control,
@@ -74,7 +76,7 @@ struct Memory {
 }
 
 impl Dependencies {
-    /// Finds the order of a graph that [`verify`](super::verify) accepts.
+    /// Finds the order of a graph that [`verify`](super::verify()) accepts.
     #[must_use]
     pub fn of(graph: &Graph) -> Self {
         let effects: EffectTable = EffectTable::of(graph);
@@ -86,8 +88,15 @@ impl Dependencies {
                 edges.add(operand, id, Order::Data);
             }
         }
-        memory_edges(graph, &effects, &memory, &mut edges);
-        wait_edges(graph, &slot_of, &mut edges);
+        let mut last_input = None;
+        for &id in graph.order().iter().filter(|&&id| graph.node(id).op == Op::Input) {
+            if let Some(before) = last_input.replace(id) {
+                edges.add(before, id, Order::Fence);
+            }
+        }
+        let sources = sources(graph, &effects);
+        memory_edges(graph, &effects, &memory, &sources, &mut edges);
+        wait_edges(graph, &effects, &sources, &mut edges);
         fence_edges(graph, &effects, &mut edges);
         for edge in graph.control.iter().filter(|edge| edge.strength == Strength::Hard) {
             edges.add(edge.before, edge.after, Order::Control);
@@ -339,7 +348,13 @@ impl Edges<'_> {
 }
 
 /// Orders the accesses of every class that something writes.
-fn memory_edges(graph: &Graph, effects: &EffectTable, memory: &Memory, edges: &mut Edges<'_>) {
+fn memory_edges(
+    graph: &Graph,
+    effects: &EffectTable,
+    memory: &Memory,
+    sources: &[Option<NodeId>],
+    edges: &mut Edges<'_>,
+) {
     if !memory.written.contains(&true) {
         return;
     }
@@ -357,6 +372,14 @@ fn memory_edges(graph: &Graph, effects: &EffectTable, memory: &Memory, edges: &m
         let completes = graph.node(id).op == Op::Wait;
         for (index, &operand) in graph.operands(id).iter().enumerate() {
             let class = memory.class[operand.index()];
+            // What a collective sends is read until its wait.
+            let started = sources[operand.index()].filter(|&source| completes && graph.collective(source).is_some());
+            for &sent in started.map_or(&[][..], |source| graph.collective_inputs(source)) {
+                let sent_class = memory.class[sent.index()];
+                if memory.written[sent_class as usize] && sent_class != class {
+                    accesses[sent_class as usize].reads.push(id);
+                }
+            }
             if !memory.written[class as usize] || (effect.shape_only && effect.writes.is_empty()) {
                 continue;
             }
@@ -381,25 +404,40 @@ fn memory_edges(graph: &Graph, effects: &EffectTable, memory: &Memory, edges: &m
     }
 }
 
-/// Keeps readers that name a collective directly below the wait that made it valid.
-fn wait_edges(graph: &Graph, slot_of: &[u32], edges: &mut Edges<'_>) {
-    let mut first_wait: Vec<Option<NodeId>> = Vec::new();
+/// By arena index of a value that was not waited for: the collective or pending input behind it.
+fn sources(graph: &Graph, effects: &EffectTable) -> Vec<Option<NodeId>> {
+    let mut behind: Vec<Option<NodeId>> = vec![None; graph.arena_len()];
     for &id in graph.order() {
-        let is_wait = graph.node(id).op == Op::Wait;
+        let op = graph.node(id).op;
+        behind[id.index()] = match (op, effects.get(id).alias) {
+            (Op::Collective(_), _) => Some(id),
+            (Op::Input, _) if graph.meta_of(id).pending => Some(id),
+            (Op::Call(_), Alias::Of(index)) => {
+                graph.operands(id).get(index as usize).and_then(|operand| behind[operand.index()])
+            }
+            _ => None,
+        };
+    }
+    behind
+}
+
+/// Keeps readers of what a collective makes, named directly or through a view made without waiting, below the wait
+/// that made it valid. Waits for one collective keep their order, so that the last one stands for all.
+fn wait_edges(graph: &Graph, effects: &EffectTable, sources: &[Option<NodeId>], edges: &mut Edges<'_>) {
+    let mut last_wait: Vec<Option<NodeId>> = vec![None; graph.arena_len()];
+    for &id in graph.order() {
+        let effect = effects.get(id);
+        let looks_at_shape = effect.shape_only && effect.writes.is_empty();
         for &operand in graph.operands(id) {
-            if !matches!(graph.node(operand).op, Op::Collective(_)) {
-                continue;
+            let Some(source) = sources[operand.index()] else { continue };
+            let wait = &mut last_wait[source.index()];
+            if let Some(wait) = *wait
+                && !looks_at_shape
+            {
+                edges.add(wait, id, Order::Memory);
             }
-            if first_wait.is_empty() {
-                first_wait = vec![None; graph.arena_len()];
-            }
-            let wait = &mut first_wait[operand.index()];
-            match *wait {
-                None if is_wait => *wait = Some(id),
-                Some(wait) if !is_wait && slot_of[wait.index()] < slot_of[id.index()] => {
-                    edges.add(wait, id, Order::Memory);
-                }
-                _ => {}
+            if graph.node(id).op == Op::Wait {
+                *wait = Some(id);
             }
         }
     }

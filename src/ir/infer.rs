@@ -74,10 +74,11 @@ pub fn collective_result(kind: CollectiveKind, size: Option<u32>, input: &Tensor
     match kind {
         CollectiveKind::AllGather { dim } => resized(dim, &|old, size| old.checked_mul(&Dim::Const(size))),
         CollectiveKind::ReduceScatter { dim, .. } => resized(dim, &|old, size| old.divide_exactly(size)),
+        // PyTorch clones the input contiguously, whatever its strides.
         CollectiveKind::AllReduce { .. }
         | CollectiveKind::Broadcast { .. }
         | CollectiveKind::Reduce { .. }
-        | CollectiveKind::Permute => Some(input.clone()),
+        | CollectiveKind::Permute => Some(input.with_shape(input.shape.clone())),
         CollectiveKind::AllToAll => None,
     }
 }

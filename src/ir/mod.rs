@@ -13,6 +13,7 @@ pub mod symexpr;
 pub mod text;
 pub mod types;
 pub mod verify;
+pub mod visit;
 
 pub use args::{Arg, Args, Spacing};
 pub use effects::{Dependencies, Order, Slot};

@@ -9,8 +9,8 @@
 use super::select::{Candidate, Caps, PlanGraph, Policy, Refusal, select};
 use crate::ir::optable;
 use crate::ir::{
-    Arg, CollectiveKind, DType, Dependencies, Dim, Graph, GroupId, NodeId, Op, Order, RegionId, RegionKind, SymExpr,
-    Variant,
+    Arg, CollectiveKind, DType, Dependencies, Dim, Graph, GroupId, NodeId, Op, Order, ProcessGroup, RegionId,
+    RegionKind, SymExpr, Type, Variant,
 };
 use indexmap::{IndexMap, IndexSet};
 use std::collections::VecDeque;
@@ -26,11 +26,13 @@ pub enum BucketKind {
     AllReduce,
     /// Broadcasts of one root, in place or not.
     Broadcast,
+    /// All-to-alls in which every pair of ranks exchanges equally much.
+    AllToAll,
 }
 
 impl BucketKind {
     /// Every kind, in the order in which `rewrite` runs them.
-    pub const ALL: [Self; 4] = [Self::ReduceScatter, Self::AllReduce, Self::AllGather, Self::Broadcast];
+    pub const ALL: [Self; 5] = [Self::ReduceScatter, Self::AllReduce, Self::AllGather, Self::Broadcast, Self::AllToAll];
 
     /// The word for the kind: `all_gather`.
     #[must_use]
@@ -40,6 +42,7 @@ impl BucketKind {
             Self::ReduceScatter => "reduce_scatter",
             Self::AllReduce => "all_reduce",
             Self::Broadcast => "broadcast",
+            Self::AllToAll => "all_to_all",
         }
     }
 
@@ -51,7 +54,8 @@ impl BucketKind {
             CollectiveKind::ReduceScatter { .. } => Some(Self::ReduceScatter),
             CollectiveKind::AllReduce { .. } => Some(Self::AllReduce),
             CollectiveKind::Broadcast { .. } => Some(Self::Broadcast),
-            CollectiveKind::Reduce { .. } | CollectiveKind::AllToAll | CollectiveKind::Permute => None,
+            CollectiveKind::AllToAll => Some(Self::AllToAll),
+            CollectiveKind::Reduce { .. } | CollectiveKind::Permute => None,
         }
     }
 
@@ -60,7 +64,7 @@ impl BucketKind {
     #[must_use]
     pub const fn default_cap_bytes(self) -> u64 {
         match self {
-            Self::AllGather | Self::ReduceScatter => 256 << 20,
+            Self::AllGather | Self::ReduceScatter | Self::AllToAll => 256 << 20,
             Self::AllReduce | Self::Broadcast => 25 << 20,
         }
     }
@@ -73,6 +77,7 @@ pub enum MixedDtype {
     #[default]
     Split,
     /// Yes, as bytes in one buffer, each member aligned to its own element size. Gathers only: bytes cannot be summed.
+    /// Members of symbolic size travel with others of their dtype and of symbolic size.
     Bytes,
 }
 
@@ -146,11 +151,20 @@ impl BucketOptions {
     }
 }
 
-/// Everything that members of one bucket agree on. The dimension of a gather or scatter is not in it: members are
-/// packed flat, and unpacking puts each along its own.
+impl BucketOptions {
+    /// Whether the graph has any collective of the kind.
+    #[must_use]
+    pub fn applies_to(&self, graph: &Graph) -> bool {
+        let kind = |id: NodeId| graph.collective(id).and_then(|c| BucketKind::of(c.kind));
+        graph.order().iter().any(|&id| kind(id) == Some(self.kind))
+    }
+}
+
+/// Everything that members of one bucket agree on. In mode `concat` the dimension of a gather or scatter is not in it:
+/// members are packed flat, and unpacking puts each along its own.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct BucketKey {
-    /// Kind, with reduce op or root; dimensions are zero.
+    /// Kind, with reduce op or root; dimensions are zero where members are packed flat.
     pub kind: CollectiveKind,
     /// In a new tensor or in place.
     pub variant: Variant,
@@ -172,7 +186,7 @@ impl BucketKey {
     /// Names of the fields in which two keys differ.
     fn differences(&self, other: &Self) -> Vec<&'static str> {
         let checks = [
-            (self.kind != other.kind, "reduce op or root"),
+            (self.kind != other.kind, "reduce op, root or dimension"),
             (self.variant != other.variant, "in-place form"),
             (self.group != other.group, "group"),
             (self.dtype != other.dtype, "dtype"),
@@ -199,6 +213,8 @@ pub enum Reason {
     Coalesced,
     /// It writes a tensor given as `out`, which others may read.
     WritesOut,
+    /// It exchanges other amounts with some ranks than with others, or amounts known only at run time.
+    UnevenSplits,
     /// Nothing waits for it in this graph.
     NoWait,
     /// More than one node waits for it.
@@ -240,6 +256,9 @@ pub enum Reason {
     },
     /// No neighbour in wait order has its key (policy `adjacent`).
     NotAdjacent,
+    /// The graph has merged collectives of the kind already (policy `adjacent`, which looks at a graph once: after its
+    /// own merges others would be neighbours).
+    LookedAt,
     /// The nearest collective of its kind differs in these parts of the key.
     KeyDiffers {
         /// The nearest one.
@@ -260,6 +279,7 @@ impl Reason {
             Self::AlreadyMerged => "already merged",
             Self::Coalesced => "coalesced",
             Self::WritesOut => "writes out",
+            Self::UnevenSplits => "uneven splits",
             Self::NoWait => "no wait in sight",
             Self::WaitedTwice { .. } => "waited twice",
             Self::ReadBeforeWait { .. } => "read before wait",
@@ -276,6 +296,7 @@ impl Reason {
                 Order::Region => "region border",
             },
             Self::NotAdjacent => "not adjacent",
+            Self::LookedAt => "looked at before",
             Self::KeyDiffers { .. } => "key differs",
             Self::NoPartner => "no partner",
         }
@@ -289,6 +310,7 @@ impl std::fmt::Display for Reason {
             Self::AlreadyMerged => f.write_str("is a bucket already; rewrite the original graph for other caps"),
             Self::Coalesced => f.write_str("takes a list, so it travels in one launch already"),
             Self::WritesOut => f.write_str("writes into a tensor given as `out`, which others may read"),
+            Self::UnevenSplits => f.write_str("does not exchange equally much, known beforehand, with every rank"),
             Self::NoWait => f.write_str("no wait in sight: its result leaves the graph before it is valid"),
             Self::WaitedTwice { waits } => write!(f, "{waits} nodes wait for it; `dedupe-waits` makes them one"),
             Self::ReadBeforeWait { by } => write!(f, "`{by}` takes it before its wait"),
@@ -302,6 +324,7 @@ impl std::fmt::Display for Reason {
                 if path.is_empty() { Ok(()) } else { write!(f, " ({})", path.join(" > ")) }
             }
             Self::NotAdjacent => f.write_str("no neighbour in wait order has its key"),
+            Self::LookedAt => f.write_str("the graph has merged collectives already, and `adjacent` looks at it once"),
             Self::KeyDiffers { from, fields } => {
                 write!(f, "key differs from that of `{from}`, the nearest: {}", fields.join(", "))
             }
@@ -378,7 +401,7 @@ impl BucketPlan {
 }
 
 /// Chooses the buckets of one kind. A pure function of graph and options; the graph must pass
-/// [`verify`](crate::ir::verify).
+/// [`verify`](crate::ir::verify()).
 #[must_use]
 pub fn plan(graph: &Graph, dependencies: &Dependencies, options: &BucketOptions) -> BucketPlan {
     let view = View::new(graph, dependencies, options);
@@ -406,12 +429,18 @@ pub fn plan(graph: &Graph, dependencies: &Dependencies, options: &BucketOptions)
 /// Bytes a collective is counted with: the larger of input and output. `None` when a size is symbolic without a hint.
 #[must_use]
 pub fn collective_bytes(graph: &Graph, id: NodeId) -> Option<u64> {
-    let value = |id: NodeId| -> Option<u64> {
-        match graph.tensor(id)?.bytes()? {
-            Dim::Const(bytes) => Some(bytes),
-            Dim::Sym(expr) => evaluate(graph, &expr),
+    fn bytes(graph: &Graph, ty: &Type) -> Option<u64> {
+        match ty {
+            Type::Tensor(tensor) => match tensor.bytes()? {
+                Dim::Const(bytes) => Some(bytes),
+                Dim::Sym(expr) => evaluate(graph, &expr),
+            },
+            // What a coalesced collective makes.
+            Type::Tuple(parts) => parts.iter().try_fold(0u64, |sum, part| sum.checked_add(bytes(graph, part)?)),
+            Type::SymInt(_) | Type::SymOther(_) | Type::Token | Type::Unknown => None,
         }
-    };
+    }
+    let value = |id: NodeId| bytes(graph, graph.type_of(id));
     let input = graph.collective_inputs(id).iter().try_fold(0u64, |sum, &input| sum.checked_add(value(input)?))?;
     Some(input.max(value(id)?))
 }
@@ -473,6 +502,7 @@ impl<'a> View<'a> {
     fn new(graph: &'a Graph, dependencies: &'a Dependencies, options: &BucketOptions) -> Self {
         let readers = Readers::of(graph, options.kind);
         let filter = Filter::of(graph, options);
+        let elsewhere = waited_elsewhere(graph, dependencies);
         let mut traits = Traits::default();
         let mut view = Self {
             graph,
@@ -487,6 +517,10 @@ impl<'a> View<'a> {
                 continue;
             }
             let checked = filter.check(graph, id).and_then(|()| only_wait(graph, &readers, id));
+            let checked = checked.and_then(|wait| match elsewhere.get(&id) {
+                Some(&by) => Err(Reason::ReadBeforeWait { by: graph.name_of(by).to_owned() }),
+                None => Ok(wait),
+            });
             let reason = match checked {
                 Ok(wait) => {
                     let slot = dependencies.slot_of(id);
@@ -501,6 +535,11 @@ impl<'a> View<'a> {
                 Err(reason) => Some(reason),
             };
             view.seen.push((id, reason));
+        }
+        let merged_before = view.seen.iter().any(|(_, reason)| *reason == Some(Reason::AlreadyMerged));
+        if merged_before && options.policy == Policy::Adjacent {
+            view.entries.clear();
+            view.seen.iter_mut().for_each(|(_, reason)| *reason = reason.take().or(Some(Reason::LookedAt)));
         }
         view
     }
@@ -546,11 +585,17 @@ impl Traits {
         let collective = graph.collective(id).expect("keys are made for collectives");
         let tensor = graph.tensor(id);
         let kind = match collective.kind {
+            other if options.mode == Mode::Coalesced => other,
             CollectiveKind::AllGather { .. } => CollectiveKind::AllGather { dim: 0 },
             CollectiveKind::ReduceScatter { op, .. } => CollectiveKind::ReduceScatter { op, dim: 0 },
             other => other,
         };
-        let bytes_travel = options.mixed_dtype == MixedDtype::Bytes && options.kind == BucketKind::AllGather;
+        // Padding between members of sizes known only at run time cannot be written down: those keep their dtype.
+        let known_size = graph.collective_inputs(id).iter().all(|&input| {
+            graph.tensor(input).and_then(crate::ir::TensorType::bytes).is_some_and(|bytes| bytes.as_const().is_some())
+        });
+        let bytes_travel =
+            options.mixed_dtype == MixedDtype::Bytes && options.kind == BucketKind::AllGather && known_size;
         let device = tensor.and_then(|t| t.device.as_deref()).unwrap_or("?");
         let boundary = graph.meta_of(id).key.as_deref().map_or(String::new(), |key| format!("key {key}"));
         let known = |name: &str| {
@@ -563,7 +608,7 @@ impl Traits {
         BucketKey {
             kind,
             variant: collective.variant,
-            group: collective.group,
+            group: same_ranks(graph, collective.group),
             dtype: if bytes_travel { None } else { tensor.map(|t| t.dtype) },
             region: graph.node(id).region,
             device: self.number(format!("device {device}")),
@@ -571,6 +616,18 @@ impl Traits {
             extras: self.number(format!("extras {extras:?}")),
         }
     }
+}
+
+/// The group itself; for one that is known by its ranks alone (`tag:[0, 1]`, as older operators name groups), the first
+/// group that is known to have just these ranks.
+fn same_ranks(graph: &Graph, id: GroupId) -> GroupId {
+    let by_ranks = |group: &ProcessGroup| group.name.contains(":[") && group.members.len() == 1;
+    let group = graph.group(id);
+    if !by_ranks(group) {
+        return id;
+    }
+    let found = graph.groups().iter().position(|other| other.members == group.members && !by_ranks(other));
+    found.map_or(id, GroupId::from_index)
 }
 
 /// Who reads the collectives of one kind.
@@ -612,6 +669,35 @@ pub(super) fn reads_size_only(graph: &Graph, id: NodeId) -> bool {
     base == "sym_numel" || (base == "sym_size" && graph.args_of(id).positional.get(1).and_then(Arg::as_int).is_some())
 }
 
+/// Collectives that write a given tensor and are waited for under another name of its memory, with that wait; or whose
+/// memory another collective writes before their own wait, with that one.
+fn waited_elsewhere(
+    graph: &Graph,
+    dependencies: &Dependencies,
+) -> hashbrown::HashMap<NodeId, NodeId, rustc_hash::FxBuildHasher> {
+    let mut in_flight = hashbrown::HashMap::<u32, NodeId, rustc_hash::FxBuildHasher>::default();
+    let mut elsewhere = hashbrown::HashMap::default();
+    for &id in graph.order() {
+        let class = dependencies.alias_class(id);
+        match graph.node(id).op {
+            Op::Collective(collective) if collective.variant != Variant::Functional => {
+                if let Some(other) = in_flight.insert(class, id) {
+                    elsewhere.insert(other, id);
+                }
+            }
+            Op::Wait => {
+                if let Some(started) = in_flight.remove(&class)
+                    && graph.operands(id).first() != Some(&started)
+                {
+                    elsewhere.insert(started, id);
+                }
+            }
+            _ => {}
+        }
+    }
+    elsewhere
+}
+
 /// The one wait of a collective that may be merged.
 fn only_wait(graph: &Graph, readers: &Readers, id: NodeId) -> Result<NodeId, Reason> {
     let collective = graph.collective(id).expect("asked of collectives only");
@@ -640,10 +726,35 @@ fn only_wait(graph: &Graph, readers: &Readers, id: NodeId) -> Result<NodeId, Rea
     if graph.node(wait).region != graph.node(id).region {
         return Err(Reason::RegionBorder);
     }
-    if graph.tensor(id).is_none() || graph.collective_inputs(id).iter().any(|&input| graph.tensor(input).is_none()) {
+    let tensor = |&id: &NodeId| graph.tensor(id).is_some();
+    // The wait's type is what its readers will be given.
+    if !tensor(&id) || !tensor(&wait) || !graph.collective_inputs(id).iter().all(tensor) {
         return Err(Reason::SizeUnknown);
     }
+    if collective.kind == CollectiveKind::AllToAll && !exchanges_evenly(graph, id) {
+        return Err(Reason::UnevenSplits);
+    }
     Ok(wait)
+}
+
+/// Whether an all-to-all sends as many rows to each rank as it gets from each, all known. Its arguments are the tensor,
+/// the rows from each rank and the rows for each rank; an empty list means equal parts.
+fn exchanges_evenly(graph: &Graph, id: NodeId) -> bool {
+    let args = graph.args_of(id);
+    let input = graph.collective_inputs(id).first().and_then(|&input| graph.tensor(input));
+    let ranks = graph.collective(id).and_then(|c| graph.group(c.group).size).map(u64::from);
+    let (Some(ranks), Some(input)) = (ranks, input) else { return false };
+    let rows = input.shape.first().and_then(Dim::as_const).filter(|rows| rows % ranks == 0).map(|rows| rows / ranks);
+    let Some(rows) = rows.and_then(|rows| i64::try_from(rows).ok()) else { return false };
+    let even = |list: Option<&Arg>| match list {
+        Some(Arg::List(splits)) => {
+            splits.is_empty() || (splits.len() as u64 == ranks && splits.iter().all(|split| *split == Arg::Int(rows)))
+        }
+        _ => false,
+    };
+    let sizes_known = input.elements().is_some_and(|elements| elements.as_const().is_some());
+    let same = graph.tensor(id).is_some_and(|output| output.shape == input.shape);
+    sizes_known && same && args.positional.len() == 3 && even(args.positional.get(1)) && even(args.positional.get(2))
 }
 
 /// The options that keep collectives out.
@@ -728,7 +839,8 @@ fn only_to_outputs(graph: &Graph) -> Vec<bool> {
         let operands = graph.operands(id);
         let is_output = graph.node(id).op == Op::Output;
         let unary = operands.windows(2).all(|pair| pair[0] == pair[1]);
-        if !is_output && !(unary && passes[id.index()]) {
+        let passes_on = is_output || (unary && passes[id.index()]);
+        if !passes_on {
             for operand in operands {
                 passes[operand.index()] = false;
             }

@@ -9,6 +9,7 @@ use super::waits::{encloses, redirect_control};
 use crate::ir::{Dependencies, Graph, NodeId, Op, Variant};
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
+use smallvec::SmallVec;
 
 /// What was folded.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -21,7 +22,13 @@ pub struct DuplicateStats {
 
 /// Folds collectives that send the same tensor again.
 pub fn dedupe_collectives(graph: &mut Graph, dependencies: &Dependencies) -> DuplicateStats {
-    let waits = single_waits(graph);
+    let mut waits = single_waits(graph);
+    let position = graph.positions();
+    // By arena index of a wait: whether its value leaves the graph, those it serves for included.
+    let mut escapes = vec![false; graph.arena_len()];
+    for wait in waits.iter().flatten() {
+        escapes[wait.index()] = dependencies.escapes(*wait);
+    }
     let mut first = HashMap::<_, NodeId, FxBuildHasher>::default();
     let mut replaced_by = vec![None; graph.arena_len()];
     let mut stats = DuplicateStats::default();
@@ -33,17 +40,28 @@ pub fn dedupe_collectives(graph: &mut Graph, dependencies: &Dependencies) -> Dup
         if written || collective.coalesced || collective.variant != Variant::Functional {
             continue;
         }
-        let earlier = *first.entry((collective, graph.node(id).args, graph.operands(id).to_vec())).or_insert(id);
+        // Of operands that were themselves sent twice, the ones that stay.
+        let operands: SmallVec<[NodeId; 2]> =
+            graph.operands(id).iter().map(|operand| replaced_by[operand.index()].unwrap_or(*operand)).collect();
+        let earlier = *first.entry((collective, graph.node(id).args, operands)).or_insert(id);
         let Some(serving) = waits[earlier.index()].filter(|_| earlier != id) else { continue };
-        let reaches = encloses(graph, graph.node(serving).region, graph.node(id).region);
-        if reaches && !(dependencies.escapes(serving) && dependencies.escapes(wait)) {
+        // Of the two waits, the one that stands first serves the readers of both.
+        let (first_wait, other) =
+            if position[serving.index()] < position[wait.index()] { (serving, wait) } else { (wait, serving) };
+        let region = |id: NodeId| graph.node(id).region;
+        let reaches =
+            encloses(graph, region(first_wait), region(other)) && encloses(graph, region(earlier), region(id));
+        if reaches && !(escapes[serving.index()] && escapes[wait.index()]) {
+            escapes[first_wait.index()] = escapes[serving.index()] || escapes[wait.index()];
             replaced_by[id.index()] = Some(earlier);
-            replaced_by[wait.index()] = Some(serving);
+            replaced_by[other.index()] = Some(first_wait);
+            waits[earlier.index()] = Some(first_wait);
             stats.folded += 1;
             stats.kept_bytes += graph.tensor(wait).and_then(|t| t.bytes()?.as_const()).unwrap_or(0);
         }
     }
     if stats.folded > 0 {
+        resolve(&mut replaced_by);
         let order: Vec<NodeId> = graph.order().iter().copied().filter(|id| replaced_by[id.index()].is_none()).collect();
         for &id in &order {
             for operand in graph.operands_mut(id) {
@@ -54,6 +72,15 @@ pub fn dedupe_collectives(graph: &mut Graph, dependencies: &Dependencies) -> Dup
         redirect_control(graph, &replaced_by);
     }
     stats
+}
+
+/// Makes every replacement the last one: a wait that served may have been replaced in turn.
+fn resolve(replaced_by: &mut [Option<NodeId>]) {
+    for index in 0..replaced_by.len() {
+        while let Some(next) = replaced_by[index].and_then(|by| replaced_by[by.index()]) {
+            replaced_by[index] = Some(next);
+        }
+    }
 }
 
 /// By arena index of a collective: its wait, if that is its only reader.

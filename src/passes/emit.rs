@@ -129,10 +129,15 @@ impl<'a> Emitter<'a> {
         Arg::Operand(operands.len() as u32 - 1)
     }
 
-    /// `tensor` in another shape: a view where it lies dense, else a copy; itself where nothing changes.
-    pub fn reshape(&mut self, tensor: NodeId, shape: &Shape) -> NodeId {
-        let from = self.tensor(tensor);
-        if from.shape == shape.dims && from.is_dense() {
+    /// `tensor` in another shape, dense: a view where it lies dense, else of a copy; itself where nothing changes.
+    pub fn reshape(&mut self, mut tensor: NodeId, shape: &Shape) -> NodeId {
+        let mut from = self.tensor(tensor);
+        if !from.is_dense() {
+            // Reshaping may find a view with strides, which what follows cannot take.
+            tensor = self.clone(tensor);
+            from = self.tensor(tensor);
+        }
+        if from.shape == shape.dims {
             return tensor;
         }
         let (target, stem) = reshape_target(&from);
@@ -140,6 +145,21 @@ impl<'a> Emitter<'a> {
         let sizes = self.sizes(shape, &mut operands);
         let ty = Type::Tensor(from.with_shape(shape.dims.clone()));
         self.call(target, stem, ty, Args::positional(vec![Arg::Operand(0), sizes]), &operands)
+    }
+
+    /// A table whose rows are dense, each row taken apart into the inner dimensions of `shape`: always a view.
+    pub fn stack(&mut self, table: NodeId, shape: &Shape) -> NodeId {
+        let from = self.tensor(table);
+        let mut ty = TensorType { strides: None, ..from.with_shape(shape.dims.clone()) };
+        let step = from.strides.as_ref().and_then(|strides| strides.first().cloned());
+        ty.strides = ty.dense_strides();
+        if let (Some(strides), Some(step)) = (&mut ty.strides, step) {
+            strides[0] = step;
+        }
+        let mut operands = vec![table];
+        let sizes = self.sizes(shape, &mut operands);
+        let args = Args::positional(vec![Arg::Operand(0), sizes]);
+        self.call("aten.view.default", "view", Type::Tensor(ty), args, &operands)
     }
 
     /// Gives `id` the value of `tensor` in the shape that `id` has.
@@ -230,6 +250,7 @@ pub(super) const fn stems(kind: CollectiveKind) -> (&'static str, &'static str) 
         CollectiveKind::AllGather { .. } => ("bucketed_all_gather", "bucketed_all_gather_wait"),
         CollectiveKind::ReduceScatter { .. } => ("bucketed_reduce_scatter", "bucketed_reduce_scatter_wait"),
         CollectiveKind::AllReduce { .. } => ("bucketed_all_reduce", "bucketed_all_reduce_wait"),
+        CollectiveKind::AllToAll => ("bucketed_all_to_all", "bucketed_all_to_all_wait"),
         _ => ("bucketed_broadcast", "bucketed_broadcast_wait"),
     }
 }

@@ -4,9 +4,10 @@
 //!
 //! | kind | pack | unpack of member i |
 //! |---|---|---|
-//! | all-gather | members flat, end to end | columns of `[group, total]`, one copy |
+//! | all-gather | members flat, end to end | columns of `[group, total]`, one copy each |
 //! | reduce-scatter | `[group, n_i]` side by side, so that chunk r of every member lies together | a slice |
 //! | all-reduce, broadcast | members flat, end to end | a slice |
+//! | all-to-all | as a reduce-scatter | as an all-gather |
 //!
 //! Gathers of several dtypes travel as bytes: each member starts at a multiple of its element size, and so does each
 //! rank's row. A gather along an inner dimension is gathered flat and permuted when it is unpacked; a scatter along one
@@ -73,7 +74,7 @@ pub fn merge(graph: &mut Graph, dependencies: &Dependencies, plan: &BucketPlan) 
     }
     check_sums(graph, plan)?;
     let readers = SizeReaders::of(graph, &plan.buckets);
-    let adjusted = readers.adjusted(graph, dependencies);
+    let adjusted = readers.adjusted(dependencies);
     let slot = |member: &Member| dependencies.slot_of(member.collective);
     let slots: Vec<Vec<usize>> = plan.buckets.iter().map(|bucket| bucket.members.iter().map(slot).collect()).collect();
     let kind = plan.buckets[0].key.kind;
@@ -91,41 +92,45 @@ struct SizeReaders {
     /// By reader: what the member does, and its input. (In mode `coalesced` the member's node changes its meaning.)
     of: hashbrown::HashMap<NodeId, (Collective, NodeId), rustc_hash::FxBuildHasher>,
     list: Vec<(NodeId, NodeId)>,
-    /// Other readers of the collective itself, below its wait, which will read the unpacked result.
-    below: Vec<(NodeId, NodeId)>,
+    /// Other readers of the collective itself, below its wait, which will read the unpacked result: collective, wait
+    /// and reader.
+    below: Vec<(NodeId, NodeId, NodeId)>,
 }
 
 impl SizeReaders {
     fn of(graph: &Graph, buckets: &[Bucket]) -> Self {
-        let mut member = vec![false; graph.arena_len()];
-        for id in buckets.iter().flat_map(|bucket| bucket.members.iter().map(|m| m.collective)) {
-            member[id.index()] = true;
+        let mut wait_of = vec![None; graph.arena_len()];
+        for member in buckets.iter().flat_map(|bucket| &bucket.members) {
+            wait_of[member.collective.index()] = Some(member.wait);
         }
+        // What a member sends may be another member, named directly below its wait: then the size is its result's.
+        let input = |collective: NodeId| {
+            let named = graph.collective_inputs(collective)[0];
+            wait_of[named.index()].unwrap_or(named)
+        };
         let mut readers = Self { of: hashbrown::HashMap::default(), list: Vec::new(), below: Vec::new() };
         for &id in graph.order() {
             for &operand in graph.operands(id) {
-                if !member[operand.index()] || graph.node(id).op == Op::Wait {
-                    continue;
-                }
+                let Some(wait) = wait_of[operand.index()].filter(|_| graph.node(id).op != Op::Wait) else { continue };
                 if reads_size_only(graph, id)
                     && let Some(collective) = graph.collective(operand)
                 {
-                    readers.of.insert(id, (collective, graph.collective_inputs(operand)[0]));
+                    readers.of.insert(id, (collective, input(operand)));
                     readers.list.push((operand, id));
                 } else {
-                    readers.below.push((operand, id));
+                    readers.below.push((operand, wait, id));
                 }
             }
         }
         readers
     }
 
-    fn adjusted(&self, graph: &Graph, dependencies: &Dependencies) -> Adjusted {
+    fn adjusted(&self, dependencies: &Dependencies) -> Adjusted {
         let mut adjusted = Adjusted::default();
         for &(collective, reader) in &self.list {
             let (from, to) = (dependencies.slot_of(collective), dependencies.slot_of(reader));
             adjusted.without.insert((from as u32, to as u32));
-            let input = graph.collective_inputs(collective)[0];
+            let input = self.of.get(&reader).map_or(collective, |&(_, input)| input);
             adjusted.with.entry(to).or_default().push(dependencies.slot_of(input));
         }
         adjusted
@@ -198,6 +203,14 @@ impl<'a> Rewrite<'a> {
     }
 
     fn run(&mut self, dependencies: &Dependencies, order: &Reordering) {
+        // In mode `coalesced` the member's name lives on as an element of the list, and its wait with it. Before all
+        // else, since a reader may be a member itself, and what it reads is packed.
+        if self.plan.options.mode == Mode::Concat {
+            for &(collective, wait, reader) in &self.readers.below {
+                let operands = self.emit.graph.operands_mut(reader).iter_mut();
+                operands.filter(|operand| **operand == collective).for_each(|operand| *operand = wait);
+            }
+        }
         for &slot in &order.slots {
             let Slot::Node(id) = dependencies.slots()[slot] else { continue };
             self.emit.region = self.emit.graph.node(id).region;
@@ -215,23 +228,8 @@ impl<'a> Rewrite<'a> {
     }
 
     fn finish(self, moved: usize) -> MergeReport {
-        let Self { emit, plan, readers, made, bucket_of, copied, .. } = self;
+        let Self { emit, made, bucket_of, copied, .. } = self;
         let Emitter { graph, order, .. } = emit;
-        let coalesced = plan.options.mode == Mode::Coalesced;
-        for (collective, reader) in readers.below {
-            // In mode `coalesced` the member's name lives on as an element of the list, and its wait with it.
-            let (bucket, wait) =
-                (bucket_of[collective.index()], |m: &Member| (m.collective == collective).then_some(m.wait));
-            if coalesced {
-                continue;
-            }
-            let wait = plan.buckets[bucket as usize].members.iter().find_map(wait);
-            for operand in graph.operands_mut(reader) {
-                if *operand == collective {
-                    *operand = wait.unwrap_or(*operand);
-                }
-            }
-        }
         graph.set_order(order);
         let launches: Vec<NodeId> = made.iter().filter_map(|made| made.launch).collect();
         let launch_of = |id: NodeId| match bucket_of.get(id.index()) {
@@ -296,6 +294,7 @@ impl<'a> Rewrite<'a> {
             (Mode::Coalesced, _) => self.coalesce(bucket),
             (Mode::Concat, CollectiveKind::AllGather { .. }) => self.pack_gather(bucket, ranks),
             (Mode::Concat, CollectiveKind::ReduceScatter { .. }) => self.pack_scatter(bucket, ranks),
+            (Mode::Concat, CollectiveKind::AllToAll) => self.pack_exchange(bucket, ranks),
             (Mode::Concat, _) => self.pack_flat(bucket),
         };
         let meta = merged_meta(self.emit.graph, bucket);
@@ -311,7 +310,9 @@ impl<'a> Rewrite<'a> {
         let (mut inputs, mut index) = (Vec::new(), Vec::new());
         for member in &bucket.members {
             let input = graph.collective_inputs(member.collective)[0];
-            let empty = graph.tensor(input).and_then(TensorType::elements) == Some(Dim::Const(0));
+            // Where another size is only known at run time, the empty result has to be made from the buffer.
+            let known = graph.tensor(member.wait).is_some_and(|ty| ty.shape.iter().all(|dim| dim.as_const().is_some()));
+            let empty = known && graph.tensor(input).and_then(TensorType::elements) == Some(Dim::Const(0));
             index.push((!empty).then_some(inputs.len()));
             if !empty {
                 inputs.push((input, member.collective));
@@ -417,20 +418,51 @@ impl<'a> Rewrite<'a> {
 
     fn pack_scatter(&mut self, bucket: &Bucket, ranks: u64) -> Made {
         let (inputs, index) = self.inputs(bucket);
+        let share = |emit: &Emitter<'_>, collective: NodeId| elements_of(&emit.tensor(collective));
+        let (flat, sizes) = self.pack_by_rank(&inputs, ranks, share);
+        let ty = self.vector(inputs[0].0, sum(&sizes));
+        let launch = self.relaunch(bucket, flat, ty);
+        Made { launch: Some(launch), parts: None, index, sizes, ranks, row_bytes: None }
+    }
+
+    /// Packs what goes to each rank side by side; what comes back lies the same way, by sender.
+    fn pack_exchange(&mut self, bucket: &Bucket, ranks: u64) -> Made {
+        let (inputs, index) = self.inputs(bucket);
+        let share = |emit: &Emitter<'_>, collective: NodeId| {
+            let all = elements_of(&emit.tensor(collective));
+            all.divide_exactly(ranks).expect("candidates exchange equally much with each rank")
+        };
+        let (flat, sizes) = self.pack_by_rank(&inputs, ranks, share);
+        let each = sum(&sizes).as_const().and_then(|each| i64::try_from(each).ok());
+        let each = Arg::Int(each.expect("candidates exchange amounts that are known and fit"));
+        let ty = self.emit.tensor(flat);
+        let launch = self.relaunch(bucket, flat, ty);
+        let mut args = self.emit.graph.args_of(launch).clone();
+        for splits in &mut args.positional[1..] {
+            *splits = Arg::List(vec![each.clone(); ranks as usize]);
+        }
+        let args = self.emit.graph.intern_args(args);
+        self.emit.graph.node_mut(launch).args = args;
+        Made { launch: Some(launch), parts: None, index, sizes, ranks, row_bytes: None }
+    }
+
+    /// Packs members so that what goes to each rank lies together: rows by rank, `share` of each member in a row.
+    fn pack_by_rank(
+        &mut self,
+        inputs: &[(NodeId, NodeId)],
+        ranks: u64,
+        share: impl Fn(&Emitter<'_>, NodeId) -> Dim,
+    ) -> (NodeId, Vec<Part>) {
         let (mut parts, mut sizes) = (Vec::new(), Vec::new());
-        for &(input, collective) in &inputs {
-            let share = elements_of(&self.emit.tensor(collective));
+        for &(input, collective) in inputs {
+            let share = share(&self.emit, collective);
             let rows = self.rank_rows(input, collective, ranks, share.clone());
             parts.push(rows);
             sizes.push(Part { elements: share, source: Some(input) });
         }
-        let total = sum(&sizes);
-        let table = self.table(inputs[0].0, ranks, total.clone());
+        let table = self.table(inputs[0].0, ranks, sum(&sizes));
         let packed = self.emit.cat(&parts, 1, table);
-        let flat = self.flat(packed);
-        let ty = self.vector(inputs[0].0, total);
-        let launch = self.relaunch(bucket, flat, ty);
-        Made { launch: Some(launch), parts: None, index, sizes, ranks, row_bytes: None }
+        (self.flat(packed), sizes)
     }
 
     /// A scatter's input as `[ranks, share]`: row r is what rank r gets.
@@ -502,7 +534,9 @@ impl<'a> Rewrite<'a> {
         let made = One { ranks: self.made[index].ranks, bytes: self.made[index].row_bytes.is_some() };
         let copy = self.copies[index][nth];
         match bucket.key.kind {
-            CollectiveKind::AllGather { .. } => self.unpack_gather(wait, collective, parts, part, &made, copy),
+            CollectiveKind::AllGather { .. } | CollectiveKind::AllToAll => {
+                self.unpack_gather(wait, collective, parts, part, &made, copy);
+            }
             _ => self.unpack_slice(wait, collective, parts, part, copy),
         }
     }
@@ -516,7 +550,7 @@ impl<'a> Rewrite<'a> {
         let ty = self.emit.tensor(launch);
         let args = Args::positional(vec![Arg::Operand(0)]);
         let wait = self.emit.node(Op::Wait, stems(bucket.key.kind).1, Type::Tensor(ty), args, &[launch]);
-        let gather = matches!(bucket.key.kind, CollectiveKind::AllGather { .. });
+        let gather = matches!(bucket.key.kind, CollectiveKind::AllGather { .. } | CollectiveKind::AllToAll);
         let total = row_bytes.map_or_else(|| sum(&sizes), Dim::Const);
         let buffer = if gather {
             let dims: Dims = [Dim::Const(ranks), total].into_iter().collect();
@@ -572,13 +606,14 @@ impl<'a> Rewrite<'a> {
         };
         let ty = self.part_of(parts, part);
         let mut value = self.emit.get_item(parts, part, ty);
+        // Columns of the table lie apart, so a copy has to put them together. It is said as a clone: a reshape would look
+        // like a view that shares the buffer, and where each rank gives a single row it would be one.
+        if dim == 0 && (made.ranks > 1 || copy) || made.bytes {
+            value = self.emit.clone(value);
+            self.copied += usize::from(made.ranks == 1);
+        }
         if made.bytes {
-            // The dtype may only be changed where rows start at multiples of it, which a copy sees to.
-            value = self.emit.clone(value);
             value = self.emit.bit_cast(value, out.dtype);
-        } else if copy && made.ranks == 1 {
-            value = self.emit.clone(value);
-            self.copied += 1;
         }
         if dim == 0 {
             let from = (0..out.shape.len())
@@ -590,14 +625,15 @@ impl<'a> Rewrite<'a> {
         let mut dims = self.emit.tensor(input).shape;
         dims.insert(0, Dim::Const(made.ranks));
         let from = (0..dims.len()).map(|at: usize| (at.saturating_sub(1), Scale::Same)).collect();
-        let stacked = self.emit.reshape(value, &Shape { dims, from: (input, from) });
+        let stacked = self.emit.stack(value, &Shape { dims, from: (input, from) });
         let mut order: Vec<usize> = (1..=out.shape.len()).collect();
         order.insert(dim, 0);
         let moved = self.emit.permute(stacked, &order);
+        let dense = self.emit.clone(moved);
         let from = (0..out.shape.len())
             .map(|at| (at, if at == dim { Scale::Times(made.ranks) } else { Scale::Same }))
             .collect();
-        self.emit.become_reshape(wait, moved, &Shape { dims: out.shape, from: (input, from) });
+        self.emit.become_reshape(wait, dense, &Shape { dims: out.shape, from: (input, from) });
     }
 
     fn unpack_slice(&mut self, wait: NodeId, collective: NodeId, parts: NodeId, part: usize, copy: bool) {

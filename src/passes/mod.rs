@@ -12,6 +12,7 @@ pub mod merge;
 pub mod order;
 mod pipeline;
 pub mod select;
+pub mod survey;
 pub mod trivial;
 pub mod waits;
 

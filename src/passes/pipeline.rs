@@ -37,6 +37,7 @@ impl Pass {
                 BucketKind::ReduceScatter => "bucket-reduce-scatter",
                 BucketKind::AllReduce => "bucket-all-reduce",
                 BucketKind::Broadcast => "bucket-broadcast",
+                BucketKind::AllToAll => "bucket-all-to-all",
             },
         }
     }
@@ -57,6 +58,14 @@ pub struct PassReport {
     pub merge: Option<MergeReport>,
     /// For `dedupe-collectives`.
     pub duplicates: Option<DuplicateStats>,
+}
+
+impl PassReport {
+    /// Whether the pass changed the graph.
+    #[must_use]
+    pub fn changed(&self) -> bool {
+        self.removed > 0 || self.plan.as_ref().is_some_and(|plan| !plan.buckets.is_empty())
+    }
 }
 
 /// Passes to run in order.
@@ -99,19 +108,36 @@ impl Pipeline {
         Self { passes }
     }
 
-    /// Runs the passes. The graph is verified before the first and after each one.
+    /// Runs the passes. The graph is verified before the first, and after each one that changed
+    /// it.
     ///
     /// # Errors
     /// [`PipelineError`]; the graph is then in an undefined but safe state and should be thrown away.
     pub fn run(&self, graph: &mut Graph) -> Result<Vec<PassReport>, PipelineError> {
+        self.run_watched(graph, &mut |_| {})
+    }
+
+    /// As [`Pipeline::run`], and calls `watch` before each pass, for progress.
+    ///
+    /// # Errors
+    /// As [`Pipeline::run`].
+    pub fn run_watched(
+        &self,
+        graph: &mut Graph,
+        watch: &mut dyn FnMut(&Pass),
+    ) -> Result<Vec<PassReport>, PipelineError> {
         crate::ir::verify::verify(graph).map_err(PipelineError::Input)?;
         let mut reports = Vec::with_capacity(self.passes.len());
         for pass in &self.passes {
+            watch(pass);
             let start = Instant::now();
             let mut report = run_pass(pass, graph)?;
             report.time = start.elapsed();
+            if report.changed() {
+                crate::ir::verify::verify(graph)
+                    .map_err(|errors| PipelineError::BrokenBy { pass: pass.name(), errors })?;
+            }
             reports.push(report);
-            crate::ir::verify::verify(graph).map_err(|errors| PipelineError::BrokenBy { pass: pass.name(), errors })?;
         }
         Ok(reports)
     }
@@ -122,15 +148,16 @@ fn run_pass(pass: &Pass, graph: &mut Graph) -> Result<PassReport, PipelineError>
         PassReport { name: pass.name(), time: Duration::ZERO, removed: 0, plan: None, merge: None, duplicates: None };
     match pass {
         Pass::DedupeWaits => report.removed = dedupe_waits(graph),
-        Pass::FoldTrivial => {
-            let dependencies = Dependencies::of(graph);
-            report.removed = fold_trivial(graph, &dependencies);
-        }
+        Pass::FoldTrivial => report.removed = fold_trivial(graph),
         Pass::DedupeCollectives => {
             let dependencies = Dependencies::of(graph);
             let stats = dedupe_collectives(graph, &dependencies);
             report.removed = stats.folded;
             report.duplicates = Some(stats);
+        }
+        Pass::Bucket(options) if !options.applies_to(graph) => {
+            report.plan = Some(BucketPlan { options: options.clone(), buckets: Vec::new(), remarks: Vec::new() });
+            report.merge = Some(MergeReport::default());
         }
         Pass::Bucket(options) => {
             let dependencies = Dependencies::of(graph);
@@ -208,7 +235,8 @@ pub fn parse_bytes(text: &str) -> Result<u64, SizeError> {
 /// Writes a size so that [`parse_bytes`] reads it back: in the largest unit that divides it.
 #[must_use]
 pub fn format_bytes(bytes: u64) -> String {
-    let fits = |&&(unit, factor): &&(&str, u64)| unit != "kB" && factor > 1 && bytes >= factor && bytes % factor == 0;
+    let fits =
+        |&&(unit, factor): &&(&str, u64)| unit != "kB" && factor > 1 && bytes >= factor && bytes.is_multiple_of(factor);
     match UNITS.iter().filter(fits).max_by_key(|(_, factor)| *factor) {
         Some((unit, factor)) => format!("{}{unit}", bytes / factor),
         None => bytes.to_string(),
@@ -221,7 +249,7 @@ pub enum PipelineParseError {
     /// No pass of that name.
     #[error(
         "no pass is called `{0}`; there are dedupe-waits, fold-trivial, dedupe-collectives, bucket-all-gather, \
-         bucket-reduce-scatter, bucket-all-reduce and bucket-broadcast"
+         bucket-reduce-scatter, bucket-all-reduce, bucket-broadcast and bucket-all-to-all"
     )]
     UnknownPass(String),
     /// The pass has no such option.
@@ -276,6 +304,7 @@ fn parse_pass(name: &str, options: &str) -> Result<Pass, PipelineParseError> {
         "bucket-reduce-scatter" => BucketKind::ReduceScatter,
         "bucket-all-reduce" => BucketKind::AllReduce,
         "bucket-broadcast" => BucketKind::Broadcast,
+        "bucket-all-to-all" => BucketKind::AllToAll,
         _ => {
             let plain = [Pass::DedupeWaits, Pass::FoldTrivial, Pass::DedupeCollectives];
             let found = plain.into_iter().find(|pass| pass.name() == name);
@@ -325,8 +354,8 @@ fn set_option(bucket: &mut BucketOptions, key: &str, value: &str) -> Result<bool
         "mode" => {
             bucket.mode = match value {
                 "concat" => Mode::Concat,
-                "coalesced" if bucket.kind == BucketKind::Broadcast => {
-                    return Err("PyTorch has no coalesced broadcast".to_owned());
+                "coalesced" if matches!(bucket.kind, BucketKind::Broadcast | BucketKind::AllToAll) => {
+                    return Err(format!("PyTorch has no coalesced {}", bucket.kind.name().replace('_', "-")));
                 }
                 "coalesced" => Mode::Coalesced,
                 _ => return Err(choice("concat, coalesced")),

@@ -14,7 +14,7 @@
 //! far. A collective `x` may join `A` exactly if no bucket in `{A} + after(A)` is in `reach(x)`. When `x` joins, every
 //! bucket that it depends on, and every bucket that those follow, gains `{A} + after(A)`.
 //!
-//! *Cost.* The sets are bit sets over [`SLOTS`] places, so a node costs a few words per edge and a collective a few
+//! *Cost.* The sets are bit sets over 256 places, so a node costs a few words per edge and a collective a few
 //! hundred operations, whatever the graph: near-linear. When all places are taken, the bucket with the least room
 //! retires into place 0, which stands for all retired buckets as if they were one. That only adds dependencies, so it
 //! may lose a merge (only when more than 255 buckets are open at once) and never allows a wrong one. Stored sets are
@@ -25,9 +25,14 @@
 //! The rule of PyTorch Inductor's `greedy_bucket_collective_by_mb`: waits in program order; a run of waits whose
 //! collectives have equal keys is cut at the cap; a member that depends on the bucket being filled is dropped. Buckets
 //! are filled one at a time, so it is enough to carry with each node the last bucket that it depends on.
+//!
+//! While collectives are read only through their waits, buckets of this rule depend on one another only in the order in
+//! which they were filled. Where something depends on a collective that was not waited for (a control edge, a reader of
+//! a shape) they might close a loop, so that the greedy sweep looks over them and splits those that would.
 
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
+use smallvec::SmallVec;
 use std::hash::Hash;
 
 /// A graph as the selection sees it: nodes numbered in a topological order, which is also the issue order.
@@ -52,7 +57,8 @@ pub struct Candidate<K> {
     pub key: K,
     /// The larger of what goes in and what comes out, in bytes; `None` if it is not known.
     pub bytes: Option<u64>,
-    /// The node that waits for it; after it in the order.
+    /// The node that waits for it; after it in the order, or the collective itself if it blocks. One node may wait for
+    /// several.
     pub wait: usize,
 }
 
@@ -139,11 +145,12 @@ pub struct Selection {
 pub fn select<G: PlanGraph>(graph: &G, policy: Policy, caps: &Caps) -> Selection {
     match policy {
         Policy::Greedy => Greedy::new(graph, caps).run(),
-        Policy::Adjacent => adjacent(graph, caps),
+        Policy::Adjacent => Adjacent::new(graph, caps).run(),
     }
 }
 
 /// A bucket being filled.
+#[derive(Default)]
 struct Open {
     members: Vec<usize>,
     bytes: u64,
@@ -427,16 +434,34 @@ fn stronger(known: Option<Refusal>, new: Refusal) -> Option<Refusal> {
 }
 
 /// Carried by the `adjacent` sweep with each node.
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy)]
 struct Trace {
     /// The last bucket it depends on, counted from 1 over all keys.
     bucket: u32,
     /// It depends, through something that does not wait, on collectives whose bucket was not decided yet: between
-    /// these numbers in issue order, or none if `first` is greater than `last`. Numbers count from 1.
+    /// these numbers in issue order, or none if `first` is greater than `last`.
     first: u32,
     last: u32,
 }
 
+impl Trace {
+    const NONE: Self = Self { bucket: 0, first: u32::MAX, last: 0 };
+
+    fn add(&mut self, other: Self) {
+        self.bucket = self.bucket.max(other.bucket);
+        self.add_undecided(other);
+    }
+
+    fn add_undecided(&mut self, other: Self) {
+        (self.first, self.last) = (self.first.min(other.first), self.last.max(other.last));
+    }
+
+    const fn has_undecided(self) -> bool {
+        self.first <= self.last
+    }
+}
+
+/// Collectives whose waits follow each other, of one key.
 struct Run<K> {
     key: Option<K>,
     bucket: Open,
@@ -446,99 +471,193 @@ struct Run<K> {
     issued: (u32, u32),
 }
 
-fn adjacent<G: PlanGraph>(graph: &G, caps: &Caps) -> Selection {
-    let mut collective_of_wait = HashMap::<usize, (usize, Candidate<G::Key>), FxBuildHasher>::default();
-    let mut number = HashMap::<usize, u32, FxBuildHasher>::default();
-    let mut candidates = Vec::new();
-    for node in 0..graph.node_count() {
-        if let Some(candidate) = graph.candidate(node) {
-            collective_of_wait.insert(candidate.wait, (node, candidate));
-            candidates.push(node);
-            number.insert(node, candidates.len() as u32);
-        }
+impl<K> Run<K> {
+    /// Takes out the bucket that was filled, and begins the next.
+    fn cut(&mut self) -> Open {
+        let empty = Open { members: Vec::new(), bytes: 0, limit: None, refused: None, place: RETIRED, key: 0 };
+        self.id += 1;
+        self.issued = (u32::MAX, 0);
+        std::mem::replace(&mut self.bucket, empty)
     }
-    let mut keys = HashMap::<G::Key, (usize, usize), FxBuildHasher>::default();
-    for (_, candidate) in candidates.iter().filter_map(|&node| graph.candidate(node).map(|c| (node, c))) {
-        keys.entry(candidate.key).or_default().1 += 1;
-    }
-    let empty = |limit| Open { members: Vec::new(), bytes: 0, limit, refused: None, place: RETIRED, key: 0 };
-    let mut run = Run { key: None, bucket: empty(None), id: 0, issued: (u32::MAX, 0) };
-    let mut done: Vec<Open> = Vec::new();
-    let mut refusals = HashMap::<usize, Refusal, FxBuildHasher>::default();
-    let mut traces: Vec<Trace> = Vec::with_capacity(graph.node_count());
-    for node in 0..graph.node_count() {
-        let mut trace = Trace { bucket: 0, first: u32::MAX, last: 0 };
-        for before in graph.dependencies(node) {
-            let other = traces[before];
-            trace.bucket = trace.bucket.max(other.bucket);
-            (trace.first, trace.last) = (trace.first.min(other.first), trace.last.max(other.last));
-        }
-        let Some(&(collective, candidate)) = collective_of_wait.get(&node) else {
-            traces.push(trace);
-            if let Some(&own) = number.get(&node) {
-                // Whoever reads it before its wait is decided carries its number. Its wait drops it again.
-                let trace = &mut traces[node];
-                (trace.first, trace.last) = (trace.first.min(own), trace.last.max(own));
-            }
-            continue;
-        };
-        if run.key != Some(candidate.key) {
-            done.push(std::mem::replace(&mut run.bucket, empty(None)));
-            run.key = Some(candidate.key);
-            run.id += 1;
-            run.issued = (u32::MAX, 0);
-        }
-        let own = number[&collective];
-        let input = collective_trace(graph, collective, &traces);
-        let bytes = candidate.bytes.unwrap_or(0);
-        let (opened, with_key) = keys.get_mut(&candidate.key).map_or((0, 0), |entry| *entry);
-        let early = input.first <= run.issued.1 && input.last >= run.issued.0;
-        if candidate.bytes.is_none() && !caps.cap_bytes.is_empty() {
-            refusals.insert(collective, Refusal::SizeUnknown);
-        } else if !run.bucket.members.is_empty() && (input.bucket == run.id || early) {
-            refusals.insert(collective, Refusal::Dependent { other: run.bucket.members[0] });
-        } else {
-            if !run.bucket.members.is_empty() && !run.bucket.has_room(bytes, caps) {
-                if let [only] = run.bucket.members[..] {
-                    refusals.entry(only).or_insert(Refusal::CapReached { other: collective });
-                }
-                done.push(std::mem::replace(&mut run.bucket, empty(None)));
-                run.id += 1;
-                run.issued = (u32::MAX, 0);
-                run.bucket.refused = done.last().map(|full| Refusal::CapReached { other: full.members[0] });
-            }
-            if run.bucket.members.is_empty() {
-                run.bucket.limit = caps.limit(opened);
-                if let Some(entry) = keys.get_mut(&candidate.key) {
-                    entry.0 += 1;
-                }
-                if let Some(cap_bytes) = run.bucket.limit.filter(|&limit| bytes > limit) {
-                    refusals.insert(collective, Refusal::Oversize { cap_bytes });
-                } else if run.bucket.refused.is_none() && with_key > 1 {
-                    run.bucket.refused = Some(Refusal::NotAdjacent);
-                }
-            }
-            run.bucket.members.push(collective);
-            run.bucket.bytes = run.bucket.bytes.saturating_add(bytes);
-            run.issued = (run.issued.0.min(own), run.issued.1.max(own));
-            trace.bucket = run.id;
-            // Those that read the collective itself from here on depend on its bucket.
-            traces[collective].bucket = run.id;
-        }
-        (trace.first, trace.last) = (input.first, input.last);
-        traces.push(trace);
-    }
-    done.push(run.bucket);
-    done.retain(|bucket| !bucket.members.is_empty());
-    finish(done, refusals, &candidates)
 }
 
-/// What a collective itself depends on.
-fn collective_trace<G: PlanGraph>(graph: &G, collective: usize, traces: &[Trace]) -> Trace {
-    let mut trace = Trace { bucket: 0, first: u32::MAX, last: 0 };
-    for before in graph.dependencies(collective) {
-        trace.bucket = trace.bucket.max(traces[before].bucket);
-        (trace.first, trace.last) = (trace.first.min(traces[before].first), trace.last.max(traces[before].last));
+struct Adjacent<'a, G: PlanGraph> {
+    graph: &'a G,
+    caps: &'a Caps,
+    /// Candidates in issue order; an issue number is an index here.
+    candidates: Vec<(usize, Candidate<G::Key>)>,
+    /// By wait: issue numbers of what it waits for.
+    waited: HashMap<usize, SmallVec<[u32; 1]>, FxBuildHasher>,
+    /// By key: how many buckets were opened, and how many candidates there are.
+    keys: HashMap<G::Key, (usize, usize), FxBuildHasher>,
+    run: Run<G::Key>,
+    done: Vec<Open>,
+    traces: Vec<Trace>,
+    refusals: HashMap<usize, Refusal, FxBuildHasher>,
+    /// Whether anything depends on a collective other than through its wait. Only then can buckets close a loop.
+    read_unwaited: bool,
+}
+
+impl<'a, G: PlanGraph> Adjacent<'a, G> {
+    fn new(graph: &'a G, caps: &'a Caps) -> Self {
+        let mut run = Run { key: None, bucket: Open::default(), id: 0, issued: (0, 0) };
+        run.cut();
+        let mut adjacent = Self {
+            graph,
+            caps,
+            candidates: Vec::new(),
+            waited: HashMap::default(),
+            keys: HashMap::default(),
+            run,
+            done: Vec::new(),
+            traces: Vec::with_capacity(graph.node_count()),
+            refusals: HashMap::default(),
+            read_unwaited: false,
+        };
+        for node in 0..graph.node_count() {
+            if let Some(candidate) = graph.candidate(node) {
+                adjacent.waited.entry(candidate.wait).or_default().push(adjacent.candidates.len() as u32);
+                adjacent.keys.entry(candidate.key).or_default().1 += 1;
+                adjacent.candidates.push((node, candidate));
+            }
+        }
+        adjacent
     }
-    trace
+
+    fn run(mut self) -> Selection {
+        let mut issued = 0;
+        for node in 0..self.graph.node_count() {
+            let mut trace = self.trace_of(node);
+            let number = self.candidates.get(issued).is_some_and(|&(next, _)| next == node).then_some(issued as u32);
+            issued += usize::from(number.is_some());
+            let waited = self.waited.remove(&node).unwrap_or_default();
+            if !waited.is_empty() {
+                trace = self.wait(node, trace, &waited);
+            }
+            if let Some(own) = number.filter(|own| !waited.contains(own)) {
+                // Whoever reads it before its wait is decided carries its number. Its wait drops it again.
+                trace.add_undecided(Trace { bucket: 0, first: own, last: own });
+            }
+            self.traces.push(trace);
+        }
+        self.done.push(self.run.cut());
+        self.done.retain(|bucket| !bucket.members.is_empty());
+        let candidates: Vec<usize> = self.candidates.iter().map(|&(node, _)| node).collect();
+        let selection = finish(self.done, self.refusals, &candidates);
+        if self.read_unwaited { without_loops(self.graph, selection) } else { selection }
+    }
+
+    fn trace_of(&self, node: usize) -> Trace {
+        let mut trace = Trace::NONE;
+        self.graph.dependencies(node).for_each(|before| trace.add(self.traces[before]));
+        trace
+    }
+
+    /// Decides on all that `node` waits for; returns the trace of the wait.
+    fn wait(&mut self, node: usize, before: Trace, waited: &[u32]) -> Trace {
+        let mut trace = Trace { bucket: before.bucket, ..Trace::NONE };
+        for &own in waited {
+            let (collective, candidate) = self.candidates[own as usize];
+            let input = if collective == node { before } else { self.trace_of(collective) };
+            trace.add_undecided(input);
+            if self.decide(own, &candidate, input) {
+                trace.bucket = self.run.id;
+                // Those that read the collective itself from here on depend on its bucket.
+                if let Some(of_collective) = self.traces.get_mut(collective) {
+                    of_collective.bucket = self.run.id;
+                }
+            }
+        }
+        let waits_for = |before: &usize| waited.iter().any(|&own| self.candidates[own as usize].0 == *before);
+        let mut others = self.graph.dependencies(node).filter(|before| !waits_for(before));
+        self.read_unwaited |= trace.has_undecided() || others.any(|before| self.traces[before].has_undecided());
+        trace
+    }
+
+    /// Whether the candidate goes into the bucket being filled, after cutting it if need be.
+    fn decide(&mut self, own: u32, candidate: &Candidate<G::Key>, input: Trace) -> bool {
+        let (run, caps, collective) = (&mut self.run, self.caps, self.candidates[own as usize].0);
+        if run.key != Some(candidate.key) {
+            self.done.push(run.cut());
+            run.key = Some(candidate.key);
+        }
+        if candidate.bytes.is_none() && !caps.cap_bytes.is_empty() {
+            self.refusals.insert(collective, Refusal::SizeUnknown);
+            return false;
+        }
+        let bytes = candidate.bytes.unwrap_or(0);
+        if let Some(&other) = run.bucket.members.first() {
+            let unwaited = input.first <= run.issued.1 && input.last >= run.issued.0;
+            if input.bucket == run.id || unwaited {
+                self.refusals.insert(collective, Refusal::Dependent { other });
+                return false;
+            }
+            if !run.bucket.has_room(bytes, caps) {
+                if run.bucket.members.len() == 1 {
+                    self.refusals.entry(other).or_insert(Refusal::CapReached { other: collective });
+                }
+                self.done.push(run.cut());
+                run.bucket.refused = Some(Refusal::CapReached { other });
+            }
+        }
+        if run.bucket.members.is_empty() {
+            let (opened, with_key) = self.keys.entry(candidate.key).or_default();
+            run.bucket.limit = caps.limit(*opened);
+            *opened += 1;
+            if let Some(cap_bytes) = run.bucket.limit.filter(|&limit| bytes > limit) {
+                self.refusals.insert(collective, Refusal::Oversize { cap_bytes });
+            } else if run.bucket.refused.is_none() && *with_key > 1 {
+                run.bucket.refused = Some(Refusal::NotAdjacent);
+            }
+        }
+        run.bucket.members.push(collective);
+        run.bucket.bytes = run.bucket.bytes.saturating_add(bytes);
+        run.issued = (run.issued.0.min(own), run.issued.1.max(own));
+        true
+    }
+}
+
+/// A graph whose candidates may only go into the buckets that were chosen for them.
+struct Chosen<'a, G> {
+    graph: &'a G,
+    /// By member: its bucket, and its place there.
+    bucket_of: HashMap<usize, (usize, usize), FxBuildHasher>,
+}
+
+impl<G: PlanGraph> PlanGraph for Chosen<'_, G> {
+    type Key = usize;
+
+    fn node_count(&self) -> usize {
+        self.graph.node_count()
+    }
+
+    fn dependencies(&self, node: usize) -> impl Iterator<Item = usize> + '_ {
+        self.graph.dependencies(node)
+    }
+
+    fn candidate(&self, node: usize) -> Option<Candidate<usize>> {
+        let &(key, _) = self.bucket_of.get(&node)?;
+        Some(Candidate { key, bytes: None, wait: self.graph.candidate(node)?.wait })
+    }
+}
+
+/// The part of a selection that closes no loop: the greedy sweep with the chosen buckets as keys, so that a bucket
+/// comes apart where one of its members has to stay out.
+fn without_loops<G: PlanGraph>(graph: &G, chosen: Selection) -> Selection {
+    let placed =
+        chosen.buckets.iter().enumerate().flat_map(|(index, members)| {
+            members.iter().enumerate().map(move |(place, &member)| (member, (index, place)))
+        });
+    let view = Chosen { graph, bucket_of: placed.collect() };
+    let legal = Greedy::new(&view, &Caps::default()).run();
+    let mut buckets = legal.buckets;
+    buckets.iter_mut().for_each(|members| members.sort_unstable_by_key(|member| view.bucket_of[member]));
+    buckets.sort_unstable_by_key(|members| view.bucket_of[&members[0]]);
+    let mut now: HashMap<usize, Result<usize, Refusal>, FxBuildHasher> =
+        legal.outcomes.iter().map(|outcome| (outcome.node, outcome.bucket)).collect();
+    for (index, members) in buckets.iter().enumerate() {
+        now.extend(members.iter().map(|&member| (member, Ok(index))));
+    }
+    let outcome = |old: Outcome| now.get(&old.node).map_or(old, |&bucket| Outcome { bucket, ..old });
+    Selection { outcomes: chosen.outcomes.into_iter().map(outcome).collect(), buckets }
 }

@@ -8,11 +8,12 @@ use super::emit::{Emitter, Scale, Shape};
 use crate::ir::{Arg, Args, CollectiveKind, Dependencies, Dim, Graph, NodeId, Op, Slot, TensorType, Variant};
 
 /// Replaces collectives that move nothing; returns how many.
-pub fn fold_trivial(graph: &mut Graph, dependencies: &Dependencies) -> usize {
+pub fn fold_trivial(graph: &mut Graph) -> usize {
     let folds = find(graph);
     if folds.iter().all(Option::is_none) {
         return 0;
     }
+    let dependencies = &Dependencies::of(graph);
     let gone = folds.iter().flatten().count();
     let mut wait_of = vec![None; graph.arena_len()];
     for fold in folds.iter().flatten() {
@@ -24,14 +25,15 @@ pub fn fold_trivial(graph: &mut Graph, dependencies: &Dependencies) -> usize {
     for slot in dependencies.slots() {
         let Slot::Node(id) = *slot else { continue };
         emit.region = emit.graph.node(id).region;
+        // A collective that goes may send what another one made that goes.
+        for operand in emit.graph.operands_mut(id) {
+            *operand = replaced_by[operand.index()].unwrap_or(*operand);
+        }
         if let Some(fold) = folds[id.index()] {
             replaced_by[id.index()] = Some(fold.wait);
         } else if let Some(fold) = wait_of[id.index()] {
             become_input(&mut emit, dependencies, fold);
         } else {
-            for operand in emit.graph.operands_mut(id) {
-                *operand = replaced_by[operand.index()].unwrap_or(*operand);
-            }
             emit.order.push(id);
         }
     }
@@ -84,7 +86,8 @@ fn trivial(graph: &Graph, id: NodeId, wait: NodeId) -> Option<Fold> {
         return None;
     }
     let (input, output) = (graph.tensor(*graph.collective_inputs(id).first()?)?, graph.tensor(wait)?);
-    let none = |ty: &TensorType| ty.elements() == Some(Dim::Const(0));
+    let known = |ty: &TensorType| ty.shape.iter().all(|dim| dim.as_const().is_some());
+    let none = |ty: &TensorType| ty.elements() == Some(Dim::Const(0)) && known(ty);
     let empty = none(input) && none(output);
     let alone = graph.group(collective.group).size == Some(1) && input.dtype == output.dtype;
     (empty || alone).then_some(Fold { collective: id, wait, empty: empty && collective.variant == Variant::Functional })

@@ -6,10 +6,15 @@
 
 #![allow(dead_code, reason = "each test file uses a part")]
 
+mod calls;
+pub mod interp;
+pub mod rewrite;
+pub mod tensor;
+
 use bucketeer::ir::infer::infer_type;
 use bucketeer::ir::{
     Arg, Args, Collective, CollectiveKind, ControlEdge, DType, Dim, GlobalRank, Graph, GroupId, Meta, NodeId, Op,
-    ReduceOp, Region, RegionId, RegionKind, Strength, TensorType, Type, Variant,
+    ReduceOp, Region, RegionId, RegionKind, Strength, SymExpr, TensorType, Type, Variant,
 };
 use proptest::prelude::*;
 
@@ -29,11 +34,13 @@ pub struct GraphOptions {
     pub effects: bool,
     /// Broadcasts, reductions to a root, all-to-alls and permutes beside the three common kinds.
     pub all_kinds: bool,
+    /// Sizes known only at run time: multiples of the symbol `s`.
+    pub symbols: bool,
 }
 
 impl Default for GraphOptions {
     fn default() -> Self {
-        Self { steps: 40, regions: true, writes: true, effects: true, all_kinds: true }
+        Self { steps: 40, regions: true, writes: true, effects: true, all_kinds: true, symbols: true }
     }
 }
 
@@ -44,7 +51,7 @@ pub fn graph_strategy() -> impl Strategy<Value = Graph> {
 
 /// Valid graphs with some things left out.
 pub fn graph_strategy_with(options: GraphOptions) -> impl Strategy<Value = Graph> {
-    let step = (0..100u8, any::<u16>(), any::<u16>(), any::<u16>());
+    let step = (0..116u8, any::<u16>(), any::<u16>(), any::<u16>());
     prop::collection::vec(step, 0..=options.steps).prop_map(move |steps| grow(&steps, options))
 }
 
@@ -57,6 +64,14 @@ pub fn grow(steps: &[Step], options: GraphOptions) -> Graph {
         grower.step(step);
     }
     grower.finish()
+}
+
+/// Whether `inner` is `outer` or inside it.
+pub fn encloses(graph: &Graph, outer: RegionId, mut inner: RegionId) -> bool {
+    while inner != outer && inner != RegionId::ROOT {
+        inner = graph.region(inner).parent;
+    }
+    inner == outer
 }
 
 #[derive(Clone)]
@@ -80,13 +95,17 @@ struct Grower {
     options: GraphOptions,
     groups: Vec<GroupId>,
     values: Vec<Value>,
+    /// Sizes that were read.
+    sizes: Vec<Value>,
     storages: Vec<Storage>,
     path: Vec<RegionId>,
     next: u32,
 }
 
-const SHAPES: &[&[u64]] = &[&[4], &[8], &[4, 2], &[8, 3], &[0], &[12], &[4, 2, 2], &[16]];
-const DTYPES: &[DType] = &[DType::F32, DType::F32, DType::Bf16, DType::I64, DType::U8, DType::F64];
+const SHAPES: &[&[u64]] =
+    &[&[4], &[8], &[4, 2], &[8, 3], &[0], &[12], &[4, 2, 2], &[16], &[1], &[], &[1, 4], &[3, 4], &[1, 1, 8]];
+const DTYPES: &[DType] =
+    &[DType::F32, DType::F32, DType::Bf16, DType::I64, DType::U8, DType::F64, DType::F16, DType::Bool];
 
 fn pick<T: Clone>(items: &[T], by: u16) -> Option<T> {
     (!items.is_empty()).then(|| items[usize::from(by) % items.len()].clone())
@@ -112,6 +131,7 @@ impl Grower {
             options,
             groups: groups.to_vec(),
             values: Vec::new(),
+            sizes: Vec::new(),
             storages: Vec::new(),
             path: vec![RegionId::ROOT],
             next: 0,
@@ -177,6 +197,85 @@ impl Grower {
         }
         let id = self.node(Op::Input, "x", Args::default(), &[], Some(Type::Tensor(tensor)));
         self.fresh(id);
+    }
+
+    fn symbolic_input(&mut self, a: u16, b: u16) {
+        let s = |times: i64| {
+            let expr = SymExpr::atom("s").checked_mul(&SymExpr::constant(times)).expect("small");
+            Dim::from_expr(expr).expect("not negative")
+        };
+        let shape = match a % 4 {
+            0 => vec![s(4)],
+            1 => vec![s(4), Dim::Const(3)],
+            2 => vec![Dim::Const(2), s(1)],
+            _ => vec![s(1), s(2)],
+        };
+        let mut tensor = TensorType::dense(DTYPES[usize::from(b) % DTYPES.len()], &[]);
+        tensor.shape = shape.into_iter().collect();
+        self.graph.hints.insert("s".into(), 2);
+        let id = self.node(Op::Input, "x", Args::default(), &[], Some(Type::Tensor(tensor)));
+        self.fresh(id);
+    }
+
+    /// Reads a size, of a value in flight, too.
+    fn shape_reader(&mut self, a: u16, b: u16) {
+        let here: Vec<_> = self.values.iter().filter(|value| self.path.contains(&value.region)).cloned().collect();
+        let pending = self.pending();
+        let from = if pending.is_empty() || a.is_multiple_of(4) { here } else { pending };
+        let Some(x) = pick(&from, a) else { return };
+        let Some(tensor) = self.graph.tensor(x.id).cloned() else { return };
+        let (target, rest, size) = match pick(&tensor.shape, b) {
+            Some(size) if !b.is_multiple_of(5) => {
+                let dim = usize::from(b) % tensor.shape.len();
+                ("aten.sym_size.int", vec![Arg::Int(dim as i64)], Some(size))
+            }
+            _ => ("aten.sym_numel.default", vec![], tensor.elements()),
+        };
+        let Some(size) = size.and_then(|size| size.to_expr()) else { return };
+        let id = self.call(target, rest, &[x.id], Some(Type::SymInt(size)));
+        let storage = self.storage(false, Vec::new());
+        self.sizes.push(Value { id, storage, region: self.region(), read: false });
+    }
+
+    fn transpose(&mut self, a: u16) {
+        let Some(x) = self.any(a) else { return };
+        if self.tensor(&x).shape.len() == 2 {
+            let id = self.call("transpose", vec![], &[x.id], None);
+            self.keep(id, x.storage);
+        }
+    }
+
+    /// A second wait for what was waited for.
+    fn wait_again(&mut self, a: u16) {
+        let started = |value: &Value| matches!(self.graph.node(value.id).op, Op::Collective(c) if !c.coalesced);
+        let values: Vec<_> = self.readable().into_iter().filter(started).collect();
+        if let Some(value) = pick(&values, a) {
+            self.wait(&value);
+        }
+    }
+
+    /// The same collective on the same tensor.
+    fn gather_again(&mut self, a: u16) {
+        let order = self.graph.order().to_vec();
+        let again: Vec<NodeId> = order
+            .into_iter()
+            .filter(|&id| matches!(self.graph.node(id).op, Op::Collective(c) if !c.coalesced && c.variant == Variant::Functional))
+            .collect();
+        let Some(id) = pick(&again, a) else { return };
+        let (op, args, ty) = (self.graph.node(id).op, self.graph.args_of(id).clone(), self.graph.type_of(id).clone());
+        let operands = self.graph.operands(id).to_vec();
+        let Some(input) = self.readable().into_iter().find(|value| value.id == operands[0]) else { return };
+        let id = self.node(op, "c", args, &operands, Some(ty));
+        let storage = self.storage(true, vec![input.storage]);
+        self.keep(id, storage);
+    }
+
+    fn wait_all_here(&mut self) {
+        let mut left = 3;
+        while let Some(value) = self.pending().first().cloned().filter(|_| left > 0) {
+            self.wait(&value);
+            left -= 1;
+        }
     }
 
     // Choosing.
@@ -245,6 +344,12 @@ impl Grower {
             92..=93 if o.effects => self.edge(a, b, c),
             94..=96 if o.regions => self.open_region(a),
             97..=99 if o.regions => self.close_region(),
+            100..=103 if o.symbols => self.symbolic_input(a, b),
+            104..=106 => self.shape_reader(a, b),
+            107..=109 => self.transpose(a),
+            110 => self.wait_again(a),
+            111..=112 => self.gather_again(a),
+            113..=115 => self.wait_all_here(),
             _ => self.pointwise(a, b, c),
         }
     }
@@ -289,12 +394,14 @@ impl Grower {
         };
         let size = u64::from(self.graph.group(group).size.unwrap_or(1));
         let rows = tensor.shape.first().and_then(Dim::as_const);
+        let inner_divides = tensor.shape.get(1).is_some_and(|columns| columns.divide_exactly(size).is_some());
         let root = u32::from(by % 2) % size as u32;
         match choice % 16 {
-            0..=5 if rows.is_some() => {
+            0..=5 if !tensor.shape.is_empty() => {
                 CollectiveKind::AllGather { dim: u32::from(by.is_multiple_of(5) && tensor.shape.len() > 1) }
             }
             6..=9 if rows.is_some_and(|rows| rows % size == 0) => CollectiveKind::ReduceScatter { op, dim: 0 },
+            6..=9 if inner_divides => CollectiveKind::ReduceScatter { op, dim: 1 },
             12 if self.options.all_kinds => CollectiveKind::Broadcast { root },
             13 if self.options.all_kinds => CollectiveKind::Reduce { op, root },
             14 if self.options.all_kinds && rows.is_some_and(|rows| rows % size == 0) => CollectiveKind::AllToAll,
@@ -329,7 +436,8 @@ impl Grower {
         let dtype = self.tensor(&x).dtype;
         let same: Vec<_> = self.readable().into_iter().filter(|y| self.tensor(y).dtype == dtype).collect();
         let Some(y) = pick(&same, b) else { return };
-        let kind = if c.is_multiple_of(2) {
+        let single = [&x, &y].iter().any(|value| self.tensor(value).shape.is_empty());
+        let kind = if c.is_multiple_of(2) || single {
             CollectiveKind::AllReduce { op: ReduceOp::Sum }
         } else {
             CollectiveKind::AllGather { dim: 0 }
@@ -346,8 +454,12 @@ impl Grower {
 
     fn collective_in_place(&mut self, a: u16, b: u16) {
         let Some(x) = self.writable(a) else { return };
-        let kind = CollectiveKind::AllReduce { op: ReduceOp::Sum };
-        let collective = Collective { kind, group: self.group(b), variant: Variant::InPlace, coalesced: false };
+        let kind = match b % 5 {
+            0 if self.options.all_kinds => CollectiveKind::Broadcast { root: 1 },
+            _ => CollectiveKind::AllReduce { op: ReduceOp::Sum },
+        };
+        let group = if b.is_multiple_of(5) { self.groups[1] } else { self.group(b) };
+        let collective = Collective { kind, group, variant: Variant::InPlace, coalesced: false };
         let args = Args::positional(vec![Arg::Operand(0)]);
         let id = self.node(Op::Collective(collective), "c", args, &[x.id], None);
         self.storages[x.storage].pending = true;
@@ -426,7 +538,8 @@ impl Grower {
         }
         self.wait_all();
         let sinks = self.values.iter().filter(|value| !value.read && value.region == RegionId::ROOT);
-        let sinks: Vec<_> = sinks.map(|value| value.id).collect();
+        let sizes = self.sizes.iter().filter(|value| value.region == RegionId::ROOT);
+        let sinks: Vec<_> = sinks.chain(sizes).map(|value| value.id).collect();
         let args = Args::positional((0..sinks.len() as u32).map(Arg::Operand).collect());
         let name = self.graph.intern("output");
         let (ty, args) = (self.graph.intern_type(Type::Unknown), self.graph.intern_args(args));

@@ -111,6 +111,7 @@ fn locate(text: &str, prefix: usize, fault: &Fault) -> FxError {
         expected: fault.expected.clone(),
         problem: fault.problem.clone(),
         source_line,
+        caret: before.chars().count() - shown,
     }
 }
 
@@ -135,6 +136,7 @@ fn not_text(error: &std::string::FromUtf8Error) -> FxError {
         expected: "UTF-8 text".into(),
         problem: None,
         source_line: before.chars().skip(shown).collect(),
+        caret: before.chars().count() - shown,
     }
 }
 

@@ -227,7 +227,11 @@ fn intern_group(
 ) -> Option<GroupId> {
     let size = match bound.get(GroupSize) {
         Some(_) => Some(bound.number(GroupSize).filter(|&size| size > 0)?),
-        None => None,
+        // An all-to-all states how much goes to each rank, and so how many there are; no list is an equal part for each.
+        None => match bound.get(InputSplits) {
+            Some(Arg::List(splits)) if !splits.is_empty() => u32::try_from(splits.len()).ok(),
+            _ => None,
+        },
     };
     if !legacy {
         return match bound.get(Group)? {

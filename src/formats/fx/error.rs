@@ -15,6 +15,8 @@ pub struct FxError {
     pub problem: Option<String>,
     /// The line, cut to about 200 characters around the column.
     pub source_line: String,
+    /// Characters of `source_line` before the fault.
+    pub caret: usize,
 }
 
 impl std::fmt::Display for FxError {

@@ -98,6 +98,12 @@ impl FxText {
         Ok(Self { source, classes, graphs })
     }
 
+    /// The file as it was read.
+    #[must_use]
+    pub fn source(&self) -> &str {
+        self.source.raw()
+    }
+
     /// The graphs, one for each class, in the order of the file.
     #[must_use]
     pub fn graphs(&self) -> &[Graph] {

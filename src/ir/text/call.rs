@@ -72,6 +72,15 @@ fn form_of(word: &str) -> Option<Form> {
     KINDS.iter().find(|kind| **kind == rest).map(|kind| Form { kind, variant, coalesced })
 }
 
+/// What is expected where a word names no value.
+const UNDEFINED: &str = "a value defined before";
+
+/// Whether a word may stand for itself among positional arguments: dotted words (`torch.strided`) and odd numbers can be
+/// no values, so they are no slips of the pen.
+pub(super) fn stands_alone(word: &str) -> bool {
+    word.contains('.') || matches!(word.trim_start_matches('-'), "inf" | "nan")
+}
+
 /// Whether a call of that name may be something else than [`Op::Call`].
 pub(super) fn is_reserved(word: &str) -> bool {
     matches!(word, "input" | "output" | "wait") || form_of(word).is_some()
@@ -144,6 +153,9 @@ impl<'a> Parser<'a> {
         let mut operands = Vec::new();
         let (items, keyword) = self.arguments(&mut operands, 0)?;
         let op = Op::Call(self.graph.intern(&format!("{before}.{word}")));
+        // Opaque operators take words of their own, such as the name of a peer.
+        let items =
+            items.into_iter().map(|item| self.lenient(item, &mut operands).map(Item::Arg)).collect::<Result<_>>()?;
         self.call_draft(op, stem_of(word), items, keyword, operands, at)
     }
 
@@ -207,7 +219,7 @@ impl<'a> Parser<'a> {
                         return Err(self.error(at, format!("a second `{key}`"), "each keyword once"));
                     }
                     let item = self.item(operands, depth + 1)?;
-                    keyword.push((key.into(), self.plain(item, operands)?));
+                    keyword.push((key.into(), self.lenient(item, operands)?));
                 }
                 None => items.push(self.item(operands, depth + 1)?),
             }
@@ -321,10 +333,26 @@ impl<'a> Parser<'a> {
                 Err(self.error(at, format!("group `{text}`"), "a value; only collectives take a group, last"))
             }
             Item::Word { text, quoted: true, .. } => Ok(Arg::Str(text.into())),
-            Item::Word { text, .. } => Ok(match self.find(&text) {
-                Some(node) => self.operand(node, operands),
-                None => constant(&text).unwrap_or_else(|| Arg::Word(text.into())),
-            }),
+            Item::Word { text, at, .. } => match self.find(&text) {
+                Some(node) => Ok(self.operand(node, operands)),
+                None => match constant(&text) {
+                    Some(constant) => Ok(constant),
+                    None if stands_alone(&text) => Ok(Arg::Word(text.into())),
+                    None => Err(self.error(at, format!("`{text}`"), UNDEFINED)),
+                },
+            },
+        }
+    }
+
+    /// As [`Parser::plain`], but a word that names no value is a word.
+    pub(super) fn lenient(&self, item: Item, operands: &mut Vec<NodeId>) -> Result<Arg> {
+        match item {
+            Item::Word { quoted: false, size: None, ref text, .. }
+                if self.find(text).is_none() && constant(text).is_none() =>
+            {
+                Ok(Arg::Word(text.as_str().into()))
+            }
+            item => self.plain(item, operands),
         }
     }
 

@@ -547,7 +547,7 @@ impl<'a> Parser<'a> {
     /// An argument of a draft under construction.
     pub(super) fn argument(&mut self, draft: &mut Draft, depth: u32) -> Result<Arg> {
         let item = self.item(&mut draft.operands, depth)?;
-        self.plain(item, &mut draft.operands)
+        self.lenient(item, &mut draft.operands)
     }
 }
 

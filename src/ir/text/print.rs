@@ -1,6 +1,6 @@
 //! Graphs as text.
 
-use super::call::{constant, is_reserved};
+use super::call::{constant, is_reserved, stands_alone};
 use super::lex::{is_float, is_word, quote};
 use super::normal::normal_collective;
 use super::parse::kind_of_label;
@@ -34,7 +34,7 @@ pub fn print(graph: &Graph) -> String {
         for step in walk.steps_to(graph, id) {
             printer.step(step);
         }
-        if graph.node(id).op == Op::Output && !late {
+        if graph.node(id).op == Op::Output && graph.order().last() == Some(&id) && !late {
             printer.edges(edges.take());
         }
         printer.node(id);
@@ -365,7 +365,7 @@ impl<'g> Printer<'g> {
         }
         for (key, arg) in &args.keyword {
             self.write(format_args!(", {key}="));
-            self.arg(arg, &operands);
+            self.keyword_arg(arg, &operands);
         }
         self.out.push(')');
         self.result(self.graph.type_of(id), Op::Collective(collective), &args, &operands);
@@ -381,8 +381,21 @@ impl<'g> Printer<'g> {
         for (key, arg) in &args.keyword {
             self.write(format_args!("{comma}{key}="));
             comma = ", ";
-            self.arg(arg, operands);
+            self.keyword_arg(arg, operands);
         }
+    }
+
+    /// An argument behind `key=`, where a word is a word.
+    fn keyword_arg(&mut self, arg: &Arg, operands: &[NodeId]) {
+        match arg {
+            Arg::Word(word) if self.is_plain(word) => self.out.push_str(word),
+            arg => self.arg(arg, operands),
+        }
+    }
+
+    /// Whether a word can be told from everything else.
+    fn is_plain(&self, word: &str) -> bool {
+        is_word(word) && constant(word).is_none() && !self.is_value(word)
     }
 
     fn arg(&mut self, arg: &Arg, operands: &[NodeId]) {
@@ -399,8 +412,11 @@ impl<'g> Printer<'g> {
             Arg::None => self.out.push_str("None"),
             Arg::DType(dtype) => self.dtype(*dtype),
             Arg::Word(word) => {
-                let plain = is_word(word) && constant(word).is_none() && !self.is_value(word);
-                let escaped = if plain { word.to_string() } else { format!("@{}", quote(word)) };
+                let escaped = if self.is_plain(word) && stands_alone(word) {
+                    word.to_string()
+                } else {
+                    format!("@{}", quote(word))
+                };
                 self.out.push_str(&escaped);
             }
             Arg::List(items) => self.items('[', items, "]", operands),

@@ -1,0 +1,74 @@
+//! `convert`: a file of graphs in another form.
+
+use crate::fault::InputFault;
+use crate::{Verdict, input, output, talk};
+use anyhow::{Result, bail};
+use bucketeer::formats::{Document, Format};
+use std::path::PathBuf;
+
+/// Writes a graph in another form
+///
+/// Without --to, the ending of OUT decides: .txt and .py are FX text, .bkt is native text, .json is JSON. Gzip is
+/// read, never written.
+#[derive(Debug, clap::Args)]
+pub struct ConvertArgs {
+    /// The file to read; `-` is stdin
+    #[arg(value_name = "IN")]
+    input: PathBuf,
+    /// The file to write; `-` is stdout
+    #[arg(value_name = "OUT")]
+    out: PathBuf,
+    /// The form to write
+    #[arg(long, value_name = "FORMAT")]
+    to: Option<FormatWord>,
+}
+
+/// The forms, as options name them.
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+pub enum FormatWord {
+    /// PyTorch FX text
+    Fx,
+    /// Bucketeer's own text
+    Native,
+    /// Bucketeer's own JSON
+    Json,
+}
+
+impl From<FormatWord> for Format {
+    fn from(word: FormatWord) -> Self {
+        match word {
+            FormatWord::Fx => Self::Fx,
+            FormatWord::Native => Self::Native,
+            FormatWord::Json => Self::Json,
+        }
+    }
+}
+
+/// Runs the command.
+pub fn run(arguments: &ConvertArgs) -> Result<Verdict> {
+    let extension = arguments.out.extension().and_then(|extension| extension.to_str()).unwrap_or("");
+    let to = match arguments.to {
+        Some(word) => word.into(),
+        None => match Format::of_extension(extension) {
+            Some(format) => format,
+            None => bail!(
+                "no form given: `{}` ends in none of .txt, .py (FX), .bkt (native), .json; say --to fx, native or json",
+                arguments.out.display()
+            ),
+        },
+    };
+    let document = input::read_document(&arguments.input)?;
+    let converted = to_format(document, to, &input::label(&arguments.input))?;
+    output::write(Some(&arguments.out), &converted.print())?;
+    Ok(Verdict::Accepted)
+}
+
+/// A document in another form; what is left out is said.
+pub fn to_format(document: Document, to: Format, label: &str) -> Result<Document> {
+    let losses = document.losses(to);
+    let converted = document.convert(to).map_err(|error| InputFault::of_file(label, error))?;
+    if !losses.is_empty() {
+        talk::warn(&format!("{} has no words for these, so they are left out: {}", to.title(), losses.join(", ")));
+    }
+    Ok(converted)
+}

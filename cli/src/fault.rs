@@ -1,0 +1,158 @@
+//! Faults of the input, and how they look.
+//!
+//! ```text
+//! error: found `)`, expected a value
+//!   graph.txt:12:27
+//!   12 |     mm = torch.ops.aten.mm.default(x, );
+//!      |                                       ^ expected a value
+//! ```
+
+use bucketeer::formats::{Document, Place, ReadError};
+use bucketeer::ir::VerifyErrors;
+use std::fmt;
+
+/// The input is at fault: exit code 1. Holds the whole message.
+#[derive(Debug)]
+pub struct InputFault(String);
+
+impl fmt::Display for InputFault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for InputFault {}
+
+/// Columns of a source line that are shown.
+const WINDOW: usize = 160;
+/// Longest text of a file that a message repeats.
+const LONGEST_QUOTE: usize = 200;
+/// Faults of one graph that are shown.
+const MOST_FAULTS: usize = 20;
+
+impl InputFault {
+    /// A fault of a whole file.
+    pub fn of_file(file: &str, what: impl fmt::Display) -> Self {
+        Self(format!("{what}\n  {file}"))
+    }
+
+    /// A file that is no document.
+    pub fn of_read(file: &str, error: &ReadError) -> Self {
+        let what = shorten(&error.what());
+        match error.place() {
+            None => Self::of_file(file, what),
+            Some(place) => Self(format!("{what}\n{}", excerpt(file, &place, error.expected()))),
+        }
+    }
+
+    /// A graph of a document that is not well-formed.
+    pub fn of_verify(file: &str, document: &Document, graph: usize, errors: &VerifyErrors) -> Self {
+        let text = document.source();
+        let name = &document.graphs()[graph].name;
+        let mut message = format!("graph `{name}` is not well-formed");
+        for error in errors.0.iter().take(MOST_FAULTS) {
+            let error = error.to_string();
+            match definition(text, graph, &error) {
+                Some(place) => {
+                    let bare = excerpt(file, &place, None);
+                    message.push_str(&format!("\n  {}\n{bare}", shorten(&error)));
+                }
+                None => message.push_str(&format!("\n  {}\n  {file}", shorten(&error))),
+            }
+        }
+        let rest = errors.0.len().saturating_sub(MOST_FAULTS);
+        if rest > 0 {
+            message.push_str(&format!("\n  ... and {rest} more"));
+        }
+        Self(message)
+    }
+}
+
+/// A text without what would scramble a terminal, cut if it is long.
+fn shorten(text: &str) -> String {
+    let mut short: String = text.chars().take(LONGEST_QUOTE).map(visible).collect();
+    if text.chars().nth(LONGEST_QUOTE).is_some() {
+        short.push_str("...");
+    }
+    short
+}
+
+/// Control characters take one column and do nothing.
+fn visible(c: char) -> char {
+    match c {
+        '\t' => ' ',
+        c if c.is_control() => '\u{fffd}',
+        c => c,
+    }
+}
+
+/// The place, its line and a caret. Of a long line only the part around the caret is shown.
+fn excerpt(file: &str, place: &Place, expected: Option<&str>) -> String {
+    let chars: Vec<char> = place.source_line.chars().map(visible).collect();
+    let start =
+        if chars.len() <= WINDOW { 0 } else { place.caret.saturating_sub(WINDOW / 2).min(chars.len() - WINDOW) };
+    let end = chars.len().min(start + WINDOW);
+    let before = if start > 0 { "..." } else { "" };
+    let after = if end < chars.len() { "..." } else { "" };
+    let line: String = chars[start..end].iter().collect();
+    let number = place.line.to_string();
+    let pad = " ".repeat(place.caret.min(end).saturating_sub(start) + before.len());
+    let label = expected.map_or_else(String::new, |text| format!(" expected {}", shorten(text)));
+    format!(
+        "  {file}:{number}:{}\n  {number} | {before}{line}{after}\n  {:width$} | {pad}^{label}",
+        place.column,
+        "",
+        width = number.len()
+    )
+}
+
+/// Where the first node that a fault names is defined: its name followed by `=` or `:`, in the graph of that index.
+fn definition(text: &str, graph: usize, error: &str) -> Option<Place> {
+    let name = error.split('`').nth(1).filter(|name| !name.is_empty())?;
+    let from = text.match_indices("def forward").nth(graph).map_or(0, |(at, _)| at);
+    let word = |c: char| c.is_alphanumeric() || c == '_' || c == '.';
+    let defines = |&at: &usize| {
+        let before = text[..at].chars().next_back();
+        let after = text[at + name.len()..].trim_start_matches(' ');
+        let assigned = after.starts_with(':') || (after.starts_with('=') && !after.starts_with("=="));
+        assigned && !before.is_some_and(word)
+    };
+    let at = text[from..].match_indices(name).map(|(at, _)| from + at).find(defines)?;
+    let start = text[..at].rfind('\n').map_or(0, |newline| newline + 1);
+    let end = text[at..].find('\n').map_or(text.len(), |newline| at + newline);
+    let caret = text[start..at].chars().count();
+    Some(Place {
+        line: text[..at].matches('\n').count() + 1,
+        column: caret + 1,
+        source_line: text[start..end].trim_end_matches('\r').to_owned(),
+        caret,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_a_long_line_only_the_part_around_the_caret_is_shown() {
+        for caret in [0, 79, 80, 81, 30_000, 59_950, 60_000] {
+            let mut line: Vec<char> = vec!['x'; 60_001];
+            line[caret] = '!';
+            let place = Place { line: 7, column: caret + 1, source_line: line.into_iter().collect(), caret };
+            let text = excerpt("f", &place, Some("more"));
+            let lines: Vec<&str> = text.lines().collect();
+            assert_eq!(lines[0], format!("  f:7:{}", caret + 1));
+            assert_eq!(lines[1].find('!'), lines[2].find('^'), "{caret}");
+            assert!(lines.iter().all(|line| line.len() < 200), "{caret}");
+        }
+    }
+
+    #[test]
+    fn definitions_are_found_by_name() {
+        let text = "s1 = f(s)\ndef forward(self, s: 'f32[2]'):\n    r: \"f32\" = g(s)\n    x == s\n";
+        let place = definition(text, 0, "`r` reads `s`").unwrap();
+        assert_eq!((place.line, place.column), (3, 5));
+        assert_eq!(definition(text, 0, "`s` is wrong").map(|p| p.line), Some(2));
+        assert!(definition(text, 0, "no name").is_none());
+    }
+}

@@ -1,0 +1,92 @@
+//! Reading what the command line names.
+
+use crate::fault::InputFault;
+use crate::talk;
+use anyhow::{Context, Result, bail};
+use bucketeer::formats::{Document, GroupsError, GroupsFile};
+use std::io::Read;
+use std::path::Path;
+
+/// The name of a file in messages; `-` is stdin.
+pub fn label(path: &Path) -> String {
+    if is_stdin(path) { "<stdin>".to_owned() } else { path.display().to_string() }
+}
+
+fn is_stdin(path: &Path) -> bool {
+    path.as_os_str() == "-"
+}
+
+/// A file's bytes.
+fn read_bytes(path: &Path) -> Result<Vec<u8>> {
+    if is_stdin(path) {
+        let mut bytes = Vec::new();
+        std::io::stdin().lock().read_to_end(&mut bytes).context("cannot read stdin")?;
+        return Ok(bytes);
+    }
+    std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))
+}
+
+/// A file of graphs.
+pub fn read_document(path: &Path) -> Result<Document> {
+    let document = Document::read(read_bytes(path)?).map_err(|error| InputFault::of_read(&label(path), &error))?;
+    if document.graphs().is_empty() {
+        return Err(InputFault::of_file(&label(path), "it holds no graph").into());
+    }
+    Ok(document)
+}
+
+/// Facts about a graph that its file does not hold.
+#[derive(Debug, clap::Args)]
+pub struct FactsArgs {
+    /// Members of the process groups, as JSON: {"0": [[0, 1], [2, 3]], "dp": [0, 1, 2, 3]}, alone or under "groups"
+    #[arg(long, value_name = "FILE")]
+    groups: Option<std::path::PathBuf>,
+    /// A likely value of a symbolic size, to hold sizes against caps; may be repeated
+    #[arg(long = "hint", value_name = "SYMBOL=VALUE")]
+    hints: Vec<String>,
+}
+
+/// Facts about a graph, as validated; the groups file is read later.
+#[derive(Debug)]
+pub struct Facts {
+    groups: Option<std::path::PathBuf>,
+    hints: Vec<(String, u64)>,
+}
+
+impl FactsArgs {
+    /// Checks the options, before any work.
+    pub fn validate(self) -> Result<Facts> {
+        let hints = self.hints.iter().map(|hint| read_hint(hint)).collect::<Result<_>>()?;
+        Ok(Facts { groups: self.groups, hints })
+    }
+}
+
+impl Facts {
+    /// Gives the facts to all graphs of a document.
+    pub fn apply(&self, document: &mut Document) -> Result<()> {
+        for (symbol, value) in &self.hints {
+            for graph in document.graphs_mut() {
+                graph.hints.insert(symbol.as_str().into(), *value);
+            }
+        }
+        let Some(path) = &self.groups else { return Ok(()) };
+        let fault = |error: GroupsError| InputFault::of_file(&label(path), error);
+        let file = GroupsFile::parse(&read_bytes(path)?).map_err(fault)?;
+        for graph in document.graphs_mut() {
+            let missing = file.apply(graph).map_err(fault)?;
+            if !missing.is_empty() {
+                let names: Vec<String> = missing.iter().map(|name| format!("`{name}`")).collect();
+                talk::warn(&format!("{} lacks group {} of graph `{}`", label(path), names.join(", "), graph.name));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn read_hint(text: &str) -> Result<(String, u64)> {
+    let (symbol, value) = text.split_once('=').unwrap_or((text, ""));
+    match value.trim().parse() {
+        Ok(value) if !symbol.trim().is_empty() && i64::try_from(value).is_ok() => Ok((symbol.trim().to_owned(), value)),
+        _ => bail!("--hint `{text}`: expected a symbol, `=` and a whole number of at most 2^63 - 1, such as s0=128"),
+    }
+}

@@ -1,0 +1,138 @@
+//! `inspect`: what a graph communicates, and whether it is well-formed.
+
+mod report;
+
+use crate::fault::InputFault;
+use crate::input::FactsArgs;
+use crate::table::{Align, Table};
+use crate::units::{count, human, human_or_unknown};
+use crate::{Verdict, input, output, talk};
+use anyhow::{Context, Result};
+use bucketeer::ir::VerifyErrors;
+use report::GraphReport;
+use std::path::PathBuf;
+
+/// Lists the collectives of a graph, in issue order, and checks that it is well-formed
+///
+/// The depth of a collective is the most collectives on a path that leads to it. Exit code 1 if a graph is not
+/// well-formed.
+#[derive(Debug, clap::Args)]
+pub struct InspectArgs {
+    /// The file to look at: FX text, native text or JSON, plain or gzip; `-` is stdin
+    #[arg(value_name = "GRAPH")]
+    graph: PathBuf,
+    #[command(flatten)]
+    facts: FactsArgs,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Runs the command.
+pub fn run(arguments: InspectArgs) -> Result<Verdict> {
+    let facts = arguments.facts.validate()?;
+    let mut document = input::read_document(&arguments.graph)?;
+    facts.apply(&mut document)?;
+    let label = input::label(&arguments.graph);
+    let mut reports = Vec::new();
+    let mut verdict = Verdict::Accepted;
+    for (index, graph) in document.graphs().iter().enumerate() {
+        let errors = bucketeer::ir::verify(graph).err().map_or_else(Vec::new, |VerifyErrors(errors)| errors);
+        let texts = errors.iter().map(ToString::to_string).collect();
+        if !errors.is_empty() {
+            verdict = Verdict::Rejected;
+            if !arguments.json {
+                talk::say(&format!(
+                    "error: {}",
+                    InputFault::of_verify(&label, &document, index, &VerifyErrors(errors))
+                ));
+            }
+        }
+        reports.push(GraphReport::of(graph, texts));
+    }
+    if arguments.json {
+        let json = report::document(document.format().name(), &reports);
+        let json = serde_json::to_string_pretty(&json).context("cannot write JSON")?;
+        output::to_stdout((json + "\n").as_bytes())?;
+        return Ok(verdict);
+    }
+    let mut lines = Vec::new();
+    for report in reports.iter().filter(|report| report.errors.is_empty()) {
+        lines.extend(listing(report));
+    }
+    lines.iter_mut().for_each(|line| line.push('\n'));
+    output::to_stdout(lines.concat().as_bytes())?;
+    reports.iter().flat_map(|report| &report.warnings).for_each(|warning| talk::warn(warning));
+    Ok(verdict)
+}
+
+/// All lines about a graph.
+fn listing(report: &GraphReport) -> Vec<String> {
+    let size = format!("{}, {}", count(report.nodes, "node"), count(report.collectives.len(), "collective"));
+    let mut lines = vec![format!("graph `{}`: {size}", report.graph)];
+    if report.collectives.is_empty() {
+        return lines;
+    }
+    let mut table = Table::new(&[
+        ("collective", Align::Left),
+        ("kind", Align::Left),
+        ("op", Align::Left),
+        ("group", Align::Left),
+        ("ranks", Align::Right),
+        ("dtype", Align::Left),
+        ("bytes", Align::Right),
+        ("wait", Align::Left),
+        ("depth", Align::Right),
+    ]);
+    let dash = || "-".to_owned();
+    for one in &report.collectives {
+        table.row([
+            one.name.clone(),
+            one.kind.to_owned(),
+            one.op.map_or_else(dash, ToOwned::to_owned),
+            one.group.clone(),
+            one.group_size.map_or_else(|| "?".to_owned(), |size| size.to_string()),
+            one.dtype.map_or_else(dash, ToOwned::to_owned),
+            human_or_unknown(one.bytes),
+            one.wait.clone().unwrap_or_else(dash),
+            one.depth.to_string(),
+        ]);
+    }
+    lines.extend(table.lines(usize::MAX));
+    lines.push("totals:".to_owned());
+    let mut table = Table::new(&[
+        ("kind", Align::Left),
+        ("group", Align::Left),
+        ("size", Align::Left),
+        ("count", Align::Right),
+        ("bytes", Align::Right),
+    ]);
+    for row in &report.totals {
+        let bytes = human(row.bytes);
+        table.row([row.kind.to_owned(), row.group.clone(), row.size.to_owned(), row.count.to_string(), bytes]);
+    }
+    lines.extend(table.lines(usize::MAX));
+    lines.push("groups:".to_owned());
+    for group in &report.groups {
+        let size = group.size.map_or_else(|| "size unknown".to_owned(), |size| count(size as usize, "rank"));
+        let members = if group.members.is_empty() { "members unknown".to_owned() } else { members(&group.members) };
+        lines.push(format!("  {}: {size}, {members}", group.name));
+    }
+    lines.push(format!("peak live: {}", human(report.peak_live_bytes)));
+    lines
+}
+
+/// Lists of ranks, cut if they are long.
+fn members(lists: &[Vec<u32>]) -> String {
+    const MOST_LISTS: usize = 8;
+    const MOST_RANKS: usize = 16;
+    let one = |list: &Vec<u32>| {
+        let shown: Vec<String> = list.iter().take(MOST_RANKS).map(u32::to_string).collect();
+        let more = if list.len() > MOST_RANKS { ", ..." } else { "" };
+        format!("[{}{more}]", shown.join(", "))
+    };
+    let shown: Vec<String> = lists.iter().take(MOST_LISTS).map(one).collect();
+    let more = lists.len().saturating_sub(MOST_LISTS);
+    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    format!("{}{more}", shown.join(" "))
+}

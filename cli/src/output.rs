@@ -1,0 +1,76 @@
+//! Writing results: to stdout, or to a file that is either replaced whole or left as it was.
+
+use anyhow::{Context, Result};
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+/// Writes to stdout.
+pub fn to_stdout(bytes: &[u8]) -> Result<()> {
+    let mut stdout = io::stdout().lock();
+    stdout.write_all(bytes).and_then(|()| stdout.flush()).context("cannot write to stdout")
+}
+
+/// Whether whoever read our output has gone, which is no failure of ours.
+pub fn is_closed_pipe(error: &anyhow::Error) -> bool {
+    let closed = |cause: &(dyn std::error::Error + 'static)| {
+        cause.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
+    };
+    error.chain().any(closed)
+}
+
+/// Writes a result: to stdout for none or `-`, else to the file.
+pub fn write(path: Option<&Path>, bytes: &[u8]) -> Result<()> {
+    match path {
+        None => to_stdout(bytes),
+        Some(path) if path.as_os_str() == "-" => to_stdout(bytes),
+        Some(path) => replace(path, bytes).with_context(|| format!("cannot write {}", path.display())),
+    }
+}
+
+/// Writes beside the file, then takes its place. Whatever fails, the old file is whole.
+fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    // Through links, so that a link stays one.
+    let target = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+    let old = match fs::metadata(&target) {
+        Ok(old) if old.is_dir() => return Err(io::Error::from(io::ErrorKind::IsADirectory)),
+        // Devices and pipes are written to, not replaced.
+        Ok(old) if !old.is_file() => return OpenOptions::new().write(true).open(&target)?.write_all(bytes),
+        // A file that may not be written is not to be replaced either.
+        Ok(old) => {
+            OpenOptions::new().write(true).open(&target)?;
+            Some(old)
+        }
+        Err(_) => None,
+    };
+    let (mut file, beside) = create_beside(&target)?;
+    let written = (|| {
+        file.write_all(bytes)?;
+        if let Some(old) = &old {
+            file.set_permissions(old.permissions())?;
+        }
+        file.sync_all()?;
+        fs::rename(&beside, &target)
+    })();
+    if written.is_err() {
+        let _ = fs::remove_file(&beside);
+    }
+    written
+}
+
+/// A new file in the same folder.
+fn create_beside(target: &Path) -> io::Result<(File, PathBuf)> {
+    let name = target.file_name().ok_or_else(|| io::Error::from(io::ErrorKind::InvalidFilename))?;
+    let mut attempt = 0;
+    loop {
+        let mut beside = std::ffi::OsString::from(".");
+        beside.push(name);
+        beside.push(format!(".{}.{attempt}.tmp", std::process::id()));
+        let beside = target.with_file_name(beside);
+        match OpenOptions::new().write(true).create_new(true).open(&beside) {
+            Ok(file) => return Ok((file, beside)),
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists && attempt < 100 => attempt += 1,
+            Err(error) => return Err(error),
+        }
+    }
+}

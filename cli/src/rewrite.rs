@@ -1,0 +1,107 @@
+//! `rewrite`: reads graphs, merges their collectives, and writes them back.
+
+mod args;
+mod report;
+mod summary;
+
+pub use args::RewriteArgs;
+
+use crate::fault::InputFault;
+use crate::{Verdict, input, output, talk};
+use anyhow::{Context, Result, anyhow};
+use args::Job;
+use bucketeer::ir::{Dependencies, Graph};
+use bucketeer::passes::{PassReport, Pipeline, PipelineError};
+use report::{Before, GraphReport};
+use std::time::{Duration, Instant};
+
+/// Runs the command.
+pub fn run(arguments: RewriteArgs) -> Result<Verdict> {
+    let job = arguments.validate()?;
+    let progress = talk::Progress::start();
+    let mut times = Times::default();
+    progress.set(format!("reading {}", input::label(&job.graph)));
+    let mut document = times.measure("read", || input::read_document(&job.graph))?;
+    progress.pause(|| job.notes.iter().for_each(|note| talk::say(note)));
+    progress.pause(|| job.facts.apply(&mut document))?;
+    let mut reports = Vec::new();
+    for index in 0..document.graphs().len() {
+        let graph = &mut document.graphs_mut()[index];
+        progress.pause(|| job.warn_of_strangers(graph));
+        match rewrite(graph, &job.pipeline, &progress) {
+            Ok(report) => reports.push(report),
+            Err(PipelineError::Input(errors)) => {
+                return Err(InputFault::of_verify(&input::label(&job.graph), &document, index, &errors).into());
+            }
+            Err(error) => {
+                let name = &document.graphs()[index].name;
+                return Err(anyhow!(error).context(format!("{}: graph `{name}`", input::label(&job.graph))));
+            }
+        }
+    }
+    progress.set("writing".to_owned());
+    let writes_graph = !job.json || job.out.is_some();
+    if let Some(format) = job.to.filter(|_| writes_graph) {
+        document = progress.pause(|| crate::convert::to_format(document, format, &input::label(&job.graph)))?;
+    }
+    let text = if writes_graph { times.measure("print", || document.print()) } else { Vec::new() };
+    drop(progress);
+    show(&job, &reports, &times);
+    if writes_graph {
+        output::write(job.out.as_deref(), &text)?;
+    }
+    if job.json {
+        let document = report::document(&job.pipeline, &reports);
+        let json = serde_json::to_string_pretty(&document).context("cannot write JSON")? + "\n";
+        output::to_stdout(json.as_bytes())?;
+    }
+    Ok(Verdict::Accepted)
+}
+
+/// Runs the pipeline over one graph and gathers what there is to say.
+fn rewrite(graph: &mut Graph, pipeline: &Pipeline, progress: &talk::Progress) -> Result<GraphReport, PipelineError> {
+    progress.set(format!("{}: verify", graph.name));
+    bucketeer::ir::verify(graph).map_err(PipelineError::Input)?;
+    let before = Before::of(graph, &Dependencies::of(graph));
+    let name = graph.name.clone();
+    let passes: Vec<PassReport> =
+        pipeline.run_watched(graph, &mut |pass| progress.set(format!("{name}: {}", pass.name())))?;
+    Ok(GraphReport::new(graph, before, passes))
+}
+
+/// Everything that is said, on stderr.
+fn show(job: &Job, reports: &[GraphReport], times: &Times) {
+    for report in reports {
+        if job.explain {
+            summary::explain(report).iter().for_each(|line| talk::say(line));
+        }
+        if !job.json {
+            summary::summary(report).iter().for_each(|line| talk::say(line));
+        }
+        report.warnings.iter().for_each(|warning| talk::warn(warning));
+        if job.stats {
+            summary::stats(report).iter().for_each(|line| talk::say(line));
+        }
+    }
+    if job.stats {
+        talk::say(&times.line());
+    }
+}
+
+/// How long the parts that are no passes took.
+#[derive(Debug, Default)]
+struct Times(Vec<(&'static str, Duration)>);
+
+impl Times {
+    fn measure<T>(&mut self, name: &'static str, work: impl FnOnce() -> T) -> T {
+        let start = Instant::now();
+        let done = work();
+        self.0.push((name, start.elapsed()));
+        done
+    }
+
+    fn line(&self) -> String {
+        let parts: Vec<String> = self.0.iter().map(|(name, time)| format!("{name} {time:.1?}")).collect();
+        format!("time: {}", parts.join(", "))
+    }
+}

@@ -1,0 +1,353 @@
+//! The options of `rewrite`: as typed, then as validated.
+
+use crate::convert::FormatWord;
+use crate::input::{Facts, FactsArgs};
+use crate::talk;
+use anyhow::{Context, Result, bail};
+use bucketeer::formats::Format;
+use bucketeer::ir::Graph;
+use bucketeer::passes::bucketing::{BucketKind, BucketOptions, MixedDtype, Mode, Unpack, matches_pattern};
+use bucketeer::passes::select::{Caps, Policy};
+use bucketeer::passes::{Pass, Pipeline, format_bytes, parse_bytes};
+use std::path::PathBuf;
+
+/// Merges collectives into buckets and writes the graph back
+///
+/// A CAP is the most bytes of a bucket: 25MB (10^6), 25MiB (2^20) or plain bytes; a list such as 1MiB,25MiB for the
+/// first bucket of each kind and group, the second, and so on (the last goes for all further ones); `none` for no
+/// limit; `off` to leave the kind alone. If no kind is given, gathers and scatters are bucketed up to 256 MiB and
+/// all-reduces up to 25 MiB; if one is given, only those that are given.
+#[derive(Debug, clap::Args)]
+pub struct RewriteArgs {
+    /// The file to rewrite: FX text, native text or JSON, plain or gzip; `-` is stdin
+    #[arg(value_name = "GRAPH")]
+    graph: PathBuf,
+    /// Bucket all-gathers
+    #[arg(long, value_name = "CAP", allow_hyphen_values = true)]
+    all_gather: Option<String>,
+    /// Bucket reduce-scatters
+    #[arg(long, value_name = "CAP", allow_hyphen_values = true)]
+    reduce_scatter: Option<String>,
+    /// Bucket all-reduces
+    #[arg(long, value_name = "CAP", allow_hyphen_values = true)]
+    all_reduce: Option<String>,
+    /// Bucket broadcasts
+    #[arg(long, value_name = "CAP", allow_hyphen_values = true)]
+    broadcast: Option<String>,
+    /// Bucket all-to-alls in which every pair of ranks exchanges equally much
+    #[arg(long, value_name = "CAP", allow_hyphen_values = true)]
+    all_to_all: Option<String>,
+    /// Which collectives are tried with which [default: greedy]
+    #[arg(long)]
+    policy: Option<PolicyWord>,
+    /// How members are put together [default: concat]
+    #[arg(long)]
+    mode: Option<ModeWord>,
+    /// Whether gathers of different dtypes may travel together [default: split]
+    #[arg(long)]
+    mixed_dtype: Option<MixedWord>,
+    /// What scatters and reduces hand out [default: auto]
+    #[arg(long)]
+    unpack: Option<UnpackWord>,
+    /// Cap of the first bucket of each kind and group, before those of CAP
+    #[arg(long, value_name = "SIZE", allow_hyphen_values = true)]
+    first_bucket: Option<String>,
+    /// Most members of a bucket
+    #[arg(long, value_name = "N", allow_hyphen_values = true)]
+    max_members: Option<String>,
+    /// Only FSDP's gathers of parameters and scatters of gradients
+    #[arg(long)]
+    fsdp_only: bool,
+    /// Whether collectives in loop bodies are bucketed, each body by itself [default: on]
+    #[arg(long, value_name = "on|off")]
+    in_loops: Option<SwitchWord>,
+    /// Only collectives of this process group; may be repeated
+    #[arg(long = "group", value_name = "NAME")]
+    only_groups: Vec<String>,
+    /// Only collectives whose name matches; `*` is any text, `?` any character; may be repeated
+    #[arg(long, value_name = "PATTERN")]
+    only: Vec<String>,
+    /// No collective whose name matches; may be repeated
+    #[arg(long, value_name = "PATTERN")]
+    except: Vec<String>,
+    /// Send a tensor once where the graph sends it again; keeps results alive for longer
+    #[arg(long)]
+    dedupe_collectives: bool,
+    /// The passes to run, in text form, instead of the options above
+    #[arg(long, value_name = "TEXT", conflicts_with_all = [
+        "all_gather", "reduce_scatter", "all_reduce", "broadcast", "all_to_all", "policy", "mode", "mixed_dtype", "unpack",
+        "first_bucket", "max_members", "fsdp_only", "in_loops", "only_groups", "only", "except", "dedupe_collectives",
+    ])]
+    pipeline: Option<String>,
+    #[command(flatten)]
+    facts: FactsArgs,
+    /// Say of every collective where it went, or why it was left alone
+    #[arg(long)]
+    explain: bool,
+    /// Report as JSON, on stdout; the graph is then written only with -o
+    #[arg(long)]
+    json: bool,
+    /// Say how large the graph is and how long each pass took
+    #[arg(long)]
+    stats: bool,
+    /// Where to write the graph; may be the file that was read [default: stdout]
+    #[arg(short, long, value_name = "OUT")]
+    out: Option<PathBuf>,
+    /// The form to write, if not that of the file that was read
+    #[arg(long, value_name = "FORMAT")]
+    to: Option<FormatWord>,
+}
+
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+enum PolicyWord {
+    /// First fit over all that may travel together
+    Greedy,
+    /// Neighbours in wait order, as PyTorch Inductor does
+    Adjacent,
+}
+
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+enum ModeWord {
+    /// One buffer: pack, one collective, unpack
+    Concat,
+    /// One grouped launch of the members as they are
+    Coalesced,
+}
+
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+enum MixedWord {
+    /// No
+    Split,
+    /// Yes, as bytes
+    Bytes,
+}
+
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+enum UnpackWord {
+    /// Views where nothing writes a result and none leaves the graph, else copies
+    Auto,
+    /// Views where nothing writes a result
+    Views,
+    /// Copies
+    Copies,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
+enum SwitchWord {
+    On,
+    Off,
+}
+
+/// What to do, as validated.
+#[derive(Debug)]
+pub struct Job {
+    /// The file to rewrite.
+    pub graph: PathBuf,
+    /// The passes to run.
+    pub pipeline: Pipeline,
+    /// What to say before.
+    pub notes: Vec<String>,
+    pub facts: Facts,
+    pub explain: bool,
+    pub json: bool,
+    pub stats: bool,
+    pub out: Option<PathBuf>,
+    pub to: Option<Format>,
+}
+
+/// Caps above this are taken, but are likely a slip of the unit.
+const ABSURD_CAP: u64 = 1 << 40;
+
+/// What a cap option says.
+enum CapWord {
+    Off,
+    /// By bucket index; empty is no limit.
+    Caps(Vec<u64>),
+}
+
+impl RewriteArgs {
+    /// Checks the options, all before any work.
+    pub fn validate(self) -> Result<Job> {
+        let mut notes = Vec::new();
+        let pipeline = match &self.pipeline {
+            Some(text) => text.parse().with_context(|| format!("--pipeline `{text}`"))?,
+            None => self.passes(&mut notes)?,
+        };
+        for pass in &pipeline.passes {
+            if let Pass::Bucket(options) = pass {
+                notes.extend(absurd_caps(options));
+            }
+        }
+        if self.out.as_ref().is_some_and(|out| out.extension().is_some_and(|extension| extension == "gz")) {
+            notes.push("note: the output is plain text, whatever its name ends in".to_owned());
+        }
+        Ok(Job {
+            graph: self.graph,
+            pipeline,
+            notes,
+            facts: self.facts.validate()?,
+            explain: self.explain,
+            json: self.json,
+            stats: self.stats,
+            out: self.out.filter(|out| out.as_os_str() != "-"),
+            to: self.to.map(Format::from),
+        })
+    }
+
+    fn passes(&self, notes: &mut Vec<String>) -> Result<Pipeline> {
+        let mut pipeline = Pipeline::rewrite(self.buckets(notes)?);
+        if self.dedupe_collectives {
+            let at = pipeline.passes.iter().take_while(|pass| !matches!(pass, Pass::Bucket(_))).count();
+            pipeline.passes.insert(at, Pass::DedupeCollectives);
+        }
+        Ok(pipeline)
+    }
+
+    fn buckets(&self, notes: &mut Vec<String>) -> Result<Vec<BucketOptions>> {
+        let typed = |kind| match kind {
+            BucketKind::AllGather => ("--all-gather", &self.all_gather),
+            BucketKind::ReduceScatter => ("--reduce-scatter", &self.reduce_scatter),
+            BucketKind::AllReduce => ("--all-reduce", &self.all_reduce),
+            BucketKind::Broadcast => ("--broadcast", &self.broadcast),
+            BucketKind::AllToAll => ("--all-to-all", &self.all_to_all),
+        };
+        let mut caps = Vec::new();
+        for kind in BucketKind::ALL {
+            let (option, text) = typed(kind);
+            if let Some(text) = text {
+                caps.push((kind, read_caps(option, text)?));
+            }
+        }
+        // Only `off` is given: the other kinds are as if nothing was.
+        let defaults = caps.iter().all(|(_, cap)| matches!(cap, CapWord::Off));
+        let mut chosen = Vec::new();
+        for kind in BucketKind::ALL {
+            match caps.iter().find(|(given, _)| *given == kind) {
+                Some((_, CapWord::Off)) => {}
+                Some((_, CapWord::Caps(list))) => chosen.push((kind, list.clone())),
+                None if defaults && !matches!(kind, BucketKind::Broadcast | BucketKind::AllToAll) => {
+                    chosen.push((kind, vec![kind.default_cap_bytes()]));
+                }
+                None => {}
+            }
+        }
+        if defaults && !chosen.is_empty() {
+            let text = |(kind, list): &(BucketKind, Vec<u64>)| {
+                format!("{} {}", kind.name().replace('_', "-"), format_bytes(list[0]))
+            };
+            let list: Vec<String> = chosen.iter().map(text).collect();
+            notes.push(format!("no cap given: {} (defaults)", list.join(", ")));
+        }
+        let first = match &self.first_bucket {
+            Some(text) => Some(read_size("--first-bucket", text)?),
+            None => None,
+        };
+        let max_members = match self.max_members.as_deref().map(|text| (text, text.parse::<usize>())) {
+            None => None,
+            Some((_, Ok(most))) if most > 0 => Some(most),
+            Some((text, _)) => bail!("--max-members `{text}`: expected a whole number of at least 1"),
+        };
+        if self.mixed_dtype.is_some_and(|word| matches!(word, MixedWord::Bytes))
+            && !chosen.iter().any(|(kind, _)| *kind == BucketKind::AllGather)
+        {
+            bail!("--mixed-dtype `bytes`: only gathers may travel as bytes, and --all-gather is not asked for");
+        }
+        chosen.into_iter().map(|(kind, list)| self.options(kind, list, first, max_members)).collect()
+    }
+
+    fn options(
+        &self,
+        kind: BucketKind,
+        mut cap_bytes: Vec<u64>,
+        first: Option<u64>,
+        max_members: Option<usize>,
+    ) -> Result<BucketOptions> {
+        if let Some(first) = first {
+            if cap_bytes.is_empty() {
+                // The last of the list goes for all further buckets, so `none` needs a number.
+                cap_bytes.push(i64::MAX as u64);
+            }
+            cap_bytes.insert(0, first);
+        }
+        let mut options = BucketOptions::new(kind);
+        options.caps = Caps { cap_bytes, max_members };
+        options.policy = match self.policy {
+            None | Some(PolicyWord::Greedy) => Policy::Greedy,
+            Some(PolicyWord::Adjacent) => Policy::Adjacent,
+        };
+        options.mode = match self.mode {
+            None | Some(ModeWord::Concat) => Mode::Concat,
+            Some(ModeWord::Coalesced) if matches!(kind, BucketKind::Broadcast | BucketKind::AllToAll) => {
+                let word = kind.name().replace('_', "-");
+                bail!("--mode `coalesced`: PyTorch has no coalesced {word}, and --{word} is asked for");
+            }
+            Some(ModeWord::Coalesced) => Mode::Coalesced,
+        };
+        options.mixed_dtype = match self.mixed_dtype {
+            Some(MixedWord::Bytes) if kind == BucketKind::AllGather => MixedDtype::Bytes,
+            None | Some(MixedWord::Split | MixedWord::Bytes) => MixedDtype::Split,
+        };
+        options.unpack = match self.unpack {
+            None | Some(UnpackWord::Auto) => Unpack::Auto,
+            Some(UnpackWord::Views) => Unpack::Views,
+            Some(UnpackWord::Copies) => Unpack::Copies,
+        };
+        options.fsdp_only = self.fsdp_only;
+        options.in_loops = self.in_loops != Some(SwitchWord::Off);
+        options.groups.clone_from(&self.only_groups);
+        options.names.clone_from(&self.only);
+        options.except.clone_from(&self.except);
+        Ok(options)
+    }
+}
+
+fn read_caps(option: &str, text: &str) -> Result<CapWord> {
+    match text.trim() {
+        "off" => Ok(CapWord::Off),
+        "none" | "unlimited" => Ok(CapWord::Caps(Vec::new())),
+        _ => {
+            let caps: Result<Vec<u64>> = text.split(',').map(|part| read_size(option, part)).collect();
+            caps.map(CapWord::Caps)
+        }
+    }
+}
+
+fn read_size(option: &str, text: &str) -> Result<u64> {
+    match parse_bytes(text) {
+        Ok(0) if option == "--first-bucket" => bail!("{option} `{text}`: a cap of zero holds nothing"),
+        Ok(0) => {
+            bail!("{option} `{text}`: a cap of zero holds nothing; `off` leaves the kind alone, `none` is no limit")
+        }
+        Ok(bytes) => Ok(bytes),
+        Err(error) => bail!("{option} `{text}`: {}", error.expected),
+    }
+}
+
+fn absurd_caps(options: &BucketOptions) -> Option<String> {
+    let cap = options.caps.cap_bytes.iter().find(|&&cap| cap > ABSURD_CAP && cap < i64::MAX as u64)?;
+    let kind = options.kind.name().replace('_', "-");
+    Some(format!("warning: a cap of {} for {kind} is above 1 TiB; is the unit right?", format_bytes(*cap)))
+}
+
+impl Job {
+    /// Warns of filters that name nothing in the graph.
+    pub fn warn_of_strangers(&self, graph: &Graph) {
+        let options = self.pipeline.passes.iter().find_map(|pass| match pass {
+            Pass::Bucket(options) => Some(options),
+            _ => None,
+        });
+        let Some(options) = options else { return };
+        for name in &options.groups {
+            if !graph.groups().iter().any(|group| &*group.name == name) {
+                talk::warn(&format!("no collective of graph `{}` has the group `{name}`", graph.name));
+            }
+        }
+        let collectives: Vec<&str> =
+            graph.order().iter().filter(|&&id| graph.collective(id).is_some()).map(|&id| graph.name_of(id)).collect();
+        for pattern in options.names.iter().chain(&options.except) {
+            if !collectives.iter().any(|name| matches_pattern(pattern, name)) {
+                talk::warn(&format!("no collective of graph `{}` matches `{pattern}`", graph.name));
+            }
+        }
+    }
+}

@@ -1,0 +1,337 @@
+//! A file that holds graphs, in whichever form it has.
+
+use super::error::{ConvertError, Place, ReadError};
+use super::fx::{self, FxText};
+use crate::ir::json::{from_json, to_json};
+use crate::ir::{Collective, CollectiveKind, Graph, ProcessGroup, Strength, text};
+use std::io::Read;
+
+/// A form that graphs have in files.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Format {
+    /// PyTorch FX text.
+    Fx,
+    /// Our own text.
+    Native,
+    /// Our own JSON.
+    Json,
+}
+
+impl Format {
+    /// The word for it in options: `fx`.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Fx => "fx",
+            Self::Native => "native",
+            Self::Json => "json",
+        }
+    }
+
+    /// The words for it in sentences.
+    #[must_use]
+    pub const fn title(self) -> &'static str {
+        match self {
+            Self::Fx => "FX text",
+            Self::Native => "native text",
+            Self::Json => "JSON",
+        }
+    }
+
+    /// The form that a file name's ending stands for, without its dot.
+    #[must_use]
+    pub fn of_extension(extension: &str) -> Option<Self> {
+        match extension {
+            "txt" | "py" => Some(Self::Fx),
+            "bkt" => Some(Self::Native),
+            "json" => Some(Self::Json),
+            _ => None,
+        }
+    }
+}
+
+/// A file's graphs, which print in the file's form.
+#[derive(Clone, Debug)]
+pub struct Document {
+    body: Body,
+    /// The native text that was read.
+    source: Box<str>,
+}
+
+#[derive(Clone, Debug)]
+enum Body {
+    Fx(FxText),
+    Native(Box<[Graph; 1]>),
+    Json(Box<[Graph; 1]>),
+}
+
+const GZIP_MAGIC: &[u8] = &[0x1f, 0x8b];
+
+/// What a small file may decompress to, whatever its size, and how many times its size a large one may. Texts of graphs
+/// repeat themselves: real ones shrink to a twentieth.
+const SMALL_BYTES: u64 = 64 << 20;
+const LARGEST_RATIO: u64 = 200;
+
+impl Document {
+    /// Reads a file: FX text, native text or JSON, plain or as gzip, told apart by their content.
+    ///
+    /// # Errors
+    /// [`ReadError`] at the first fault.
+    pub fn read(bytes: Vec<u8>) -> Result<Self, ReadError> {
+        let bytes = if bytes.starts_with(GZIP_MAGIC) { decompress(&bytes)? } else { bytes };
+        match detect(&bytes)? {
+            Format::Fx => Ok(Self::new(Body::Fx(FxText::parse(bytes).map_err(ReadError::Fx)?))),
+            Format::Native => {
+                let source = utf8(&bytes)?;
+                let graph = text::parse(source).map_err(ReadError::Native)?;
+                Ok(Self { body: Body::Native(Box::new([graph])), source: source.into() })
+            }
+            Format::Json => {
+                let text = utf8(&bytes)?;
+                let graph = from_json(text).map_err(|error| {
+                    let place = match &error {
+                        crate::ir::json::JsonError::Shape(shape) => json_place(text, shape),
+                        _ => None,
+                    };
+                    ReadError::Json { error: Box::new(error), place }
+                })?;
+                Ok(Self::new(Body::Json(Box::new([graph]))))
+            }
+        }
+    }
+
+    fn new(body: Body) -> Self {
+        Self { body, source: "".into() }
+    }
+
+    /// The text that was read, for messages that point into it; empty for JSON, where lines mean little.
+    #[must_use]
+    pub fn source(&self) -> &str {
+        match &self.body {
+            Body::Fx(text) => text.source(),
+            Body::Native(_) | Body::Json(_) => &self.source,
+        }
+    }
+
+    /// The form it prints in.
+    #[must_use]
+    pub const fn format(&self) -> Format {
+        match self.body {
+            Body::Fx(_) => Format::Fx,
+            Body::Native(_) => Format::Native,
+            Body::Json(_) => Format::Json,
+        }
+    }
+
+    /// Its graphs, in the order of the file.
+    #[must_use]
+    pub fn graphs(&self) -> &[Graph] {
+        match &self.body {
+            Body::Fx(text) => text.graphs(),
+            Body::Native(graph) | Body::Json(graph) => &graph[..],
+        }
+    }
+
+    /// Its graphs, to edit. In FX text, inputs print as they were read.
+    pub fn graphs_mut(&mut self) -> &mut [Graph] {
+        match &mut self.body {
+            Body::Fx(text) => text.graphs_mut(),
+            Body::Native(graph) | Body::Json(graph) => &mut graph[..],
+        }
+    }
+
+    /// The file's bytes, with the graphs as they are now.
+    #[must_use]
+    pub fn print(&self) -> Vec<u8> {
+        match &self.body {
+            Body::Fx(text) => text.print(),
+            Body::Native(graph) => text::print(&graph[0]).into_bytes(),
+            Body::Json(graph) => {
+                let mut text = to_json(&graph[0]);
+                if !text.ends_with('\n') {
+                    text.push('\n');
+                }
+                text.into_bytes()
+            }
+        }
+    }
+
+    /// The same graphs in another form. In its own form a document stays as it is.
+    ///
+    /// # Errors
+    /// [`ConvertError`] if the form has no words for them.
+    pub fn convert(self, to: Format) -> Result<Self, ConvertError> {
+        if self.format() == to {
+            return Ok(self);
+        }
+        let graph = self.into_only_graph(to)?;
+        let body = match to {
+            Format::Native => Body::Native(Box::new([graph])),
+            Format::Json => Body::Json(Box::new([graph])),
+            Format::Fx => {
+                let text = fx::print_fresh(&graph)?.into_bytes();
+                Body::Fx(FxText::parse(text).map_err(ConvertError::FxReadBack)?)
+            }
+        };
+        Ok(Self::new(body))
+    }
+
+    /// What a form has no words for and [`Document::convert`] leaves out, in words. None of it changes what the graph
+    /// computes, but a later pass over the result does not know of it.
+    #[must_use]
+    pub fn losses(&self, to: Format) -> Vec<String> {
+        if to != Format::Fx || self.format() == Format::Fx {
+            return Vec::new();
+        }
+        let graph = &self.graphs()[0];
+        let metas = || graph.order().iter().map(|&id| graph.meta_of(id));
+        let wishes = graph.control.iter().filter(|edge| edge.strength == Strength::Soft).count();
+        // A text states the size of a group only where it gathers or scatters.
+        let states = |collective: Collective| {
+            matches!(collective.kind, CollectiveKind::AllGather { .. } | CollectiveKind::ReduceScatter { .. })
+        };
+        let collectives = || graph.order().iter().filter_map(|&id| graph.collective(id));
+        let unsaid = |(index, group): &(usize, &ProcessGroup)| {
+            let mut users = collectives().filter(|collective| collective.group.index() == *index);
+            !group.members.is_empty() || (group.size.is_some() && !users.any(states))
+        };
+        let counts = [
+            (graph.control.len() - wishes, "order edge"),
+            (wishes, "order wish"),
+            (graph.hints.len(), "hint"),
+            (metas().filter(|meta| meta.key.is_some()).count(), "bucket boundary"),
+            (metas().filter(|meta| meta.pending).count(), "pending input"),
+            (graph.groups().iter().enumerate().filter(unsaid).count(), "group's size or members"),
+        ];
+        let found = counts.into_iter().filter(|(count, _)| *count > 0);
+        found.map(|(count, what)| format!("{what} ({count})")).collect()
+    }
+
+    fn into_only_graph(self, to: Format) -> Result<Graph, ConvertError> {
+        match self.body {
+            Body::Native(graph) | Body::Json(graph) => {
+                let [graph] = *graph;
+                Ok(graph)
+            }
+            Body::Fx(text) => match text.graphs() {
+                [graph] => Ok(graph.clone()),
+                graphs => {
+                    let names: Vec<&str> = graphs.iter().map(|graph| graph.name.as_str()).collect();
+                    Err(ConvertError::GraphCount { found: graphs.len(), names: names.join(", "), to })
+                }
+            },
+        }
+    }
+}
+
+fn decompress(bytes: &[u8]) -> Result<Vec<u8>, ReadError> {
+    let limit = SMALL_BYTES.saturating_add(LARGEST_RATIO.saturating_mul(bytes.len() as u64));
+    let mut out = Vec::new();
+    let mut reader = flate2::read::MultiGzDecoder::new(bytes).take(limit + 1);
+    reader.read_to_end(&mut out).map_err(ReadError::Gzip)?;
+    if out.len() as u64 > limit {
+        return Err(ReadError::TooLarge { compressed: bytes.len(), limit });
+    }
+    Ok(out)
+}
+
+fn utf8(bytes: &[u8]) -> Result<&str, ReadError> {
+    std::str::from_utf8(bytes).map_err(|error| {
+        let at = error.valid_up_to();
+        ReadError::NotText { byte: bytes[at], place: Place::of_byte(bytes, at) }
+    })
+}
+
+/// The place of an error of serde_json, which counts columns in bytes and has line 0 for none.
+fn json_place(text: &str, error: &serde_json::Error) -> Option<Place> {
+    let line = error.line().checked_sub(1)?;
+    let start = if line == 0 { 0 } else { memchr::memchr_iter(b'\n', text.as_bytes()).nth(line - 1)? + 1 };
+    Some(Place::of_byte(text.as_bytes(), start + error.column().saturating_sub(1)))
+}
+
+/// Tells the forms apart. JSON begins with a brace. FX text has a line with a class or `def forward`, or at least
+/// statements in PyTorch's operators; logs may stand before. Native text begins with a statement.
+fn detect(bytes: &[u8]) -> Result<Format, ReadError> {
+    let Some(first) = bytes.iter().position(|byte| !byte.is_ascii_whitespace()) else { return Err(ReadError::Empty) };
+    if bytes[first] == b'{' {
+        return Ok(Format::Json);
+    }
+    let has = |words: &str| memchr::memmem::find(bytes, words.as_bytes()).is_some();
+    if begins_native(&bytes[first..]) {
+        return Ok(Format::Native);
+    }
+    if has("def forward") || has("torch.nn.Module") || has(" = torch.ops.") {
+        return Ok(Format::Fx);
+    }
+    utf8(bytes)?;
+    Err(ReadError::UnknownForm { place: Place::of_byte(bytes, first) })
+}
+
+/// Whether the first line that is no comment looks like a statement of native text.
+fn begins_native(bytes: &[u8]) -> bool {
+    let line = bytes.split(|&byte| byte == b'\n').map(<[u8]>::trim_ascii);
+    let Some(line) = line.into_iter().find(|line| !line.is_empty() && !line.starts_with(b"#")) else { return true };
+    if line.starts_with(b"@") {
+        return true;
+    }
+    let word = line.iter().position(|&byte| !(byte.is_ascii_alphanumeric() || byte == b'_')).unwrap_or(line.len());
+    let (word, rest) = (&line[..word], line[word..].trim_ascii_start());
+    match word {
+        b"" | b"class" | b"def" | b"from" | b"import" => false,
+        b"graph" | b"group" | b"hint" | b"region" if !rest.is_empty() => true,
+        _ => (rest.starts_with(b"=") && !rest.starts_with(b"= torch.")) || rest.starts_with(b"("),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write;
+
+    const NATIVE: &str = "x = input f32[8]\ns = all_reduce(x, sum, G:2)\nw = wait(s)\noutput(w)\n";
+
+    fn gzip(text: &[u8]) -> Vec<u8> {
+        let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::best());
+        encoder.write_all(text).unwrap();
+        encoder.finish().unwrap()
+    }
+
+    #[test]
+    fn a_graph_keeps_its_meaning_through_all_forms() {
+        let native = Document::read(NATIVE.as_bytes().to_vec()).unwrap();
+        assert_eq!(native.format(), Format::Native);
+        let printed = native.print();
+        for format in [Format::Json, Format::Fx] {
+            let other = native.clone().convert(format).unwrap();
+            let read = Document::read(gzip(&other.print())).unwrap();
+            assert_eq!(read.format(), format);
+            let back = read.convert(Format::Native).unwrap().print();
+            if format == Format::Json {
+                assert_eq!(String::from_utf8_lossy(&back), String::from_utf8_lossy(&printed));
+            }
+        }
+    }
+
+    #[test]
+    fn gzip_is_read_up_to_a_limit() {
+        let bomb = gzip(&vec![b'\n'; 90 << 20]);
+        assert!(matches!(Document::read(bomb), Err(ReadError::TooLarge { .. })));
+        let mut cut = gzip(NATIVE.as_bytes());
+        cut.truncate(cut.len() - 12);
+        assert!(matches!(Document::read(cut), Err(ReadError::Gzip(_))));
+    }
+
+    #[test]
+    fn what_is_no_graph_is_refused_with_its_place() {
+        assert!(matches!(Document::read(Vec::new()), Err(ReadError::Empty)));
+        assert!(matches!(Document::read(b" \n\n".to_vec()), Err(ReadError::Empty)));
+        let error = Document::read(b"\n  dear diary,\n".to_vec()).unwrap_err();
+        let place = error.place().unwrap();
+        assert_eq!((place.line, place.column, place.source_line.as_str()), (2, 3, "  dear diary,"));
+        let error = Document::read(b"x = input f32[8]\ny = \xff\n".to_vec()).unwrap_err();
+        let place = error.place().unwrap();
+        assert_eq!((place.line, place.column), (2, 5));
+        let error = Document::read(b"{\"format\": 3}".to_vec()).unwrap_err();
+        assert_eq!(error.place().unwrap().line, 1);
+    }
+}

@@ -1,0 +1,59 @@
+//! Stage `read`.
+
+use crate::common::rewrite::{ALL, read, read_fx, rewrite, rewrite_graph, sketch};
+use bucketeer::ir::{GlobalRank, Variant, verify};
+use bucketeer::passes::Pipeline;
+use bucketeer::passes::bucketing::Reason;
+
+#[test]
+fn dce_1_a_collective_without_a_reader_is_still_launched_and_waited_for() {
+    let done = rewrite(&sketch("dce-1"), ALL);
+    assert_eq!((done.count("all_gather"), done.count("all_reduce")), (1, 1));
+    assert!(done.place("g") < done.place("w") && done.place("w") < done.place("output"));
+    // Merged, it still travels.
+    let text = "a = input f32[4]; b = input f32[4]\ng = all_gather(a, G0:2); w = wait(g)\n\
+                h = all_gather(b, G0:2); v = wait(h)\noutput(v)";
+    let done = rewrite(text, ALL);
+    assert_eq!(done.buckets(), [["g", "h"]]);
+}
+
+#[test]
+fn nowait_1_a_read_of_a_pending_value_is_an_error_that_names_both() {
+    let graph = read(&sketch("nowait-1"));
+    let error = verify(&graph).unwrap_err().to_string();
+    assert!(error.contains("`g`") && error.contains("`c0`") && !error.contains("`v`"), "{error}");
+    let mut graph = graph;
+    let error = ALL.parse::<Pipeline>().unwrap().run(&mut graph).unwrap_err().to_string();
+    assert!(error.contains("not well-formed") && error.contains("`c0`"), "{error}");
+}
+
+const READ_2: &str = r#"class GraphModule(torch.nn.Module):
+    def forward(self, x: "f32[4][1]cpu", y: "f32[4][1]cpu", z: "f32[4][1]cpu"):
+        a1: "f32[4][1]cpu" = torch.ops.c10d_functional.all_reduce.default(x, 'sum', 'tag0', [0, 1], 2)
+        a2: "f32[4][1]cpu" = torch.ops._c10d_functional.all_reduce.default(y, 'sum', '0')
+        a3: "f32[4][1]cpu" = torch.ops._c10d_functional.all_reduce_.default(z, 'sum', '0')
+        w1: "f32[4][1]cpu" = torch.ops.c10d_functional.wait_tensor.default(a1)
+        w2: "f32[4][1]cpu" = torch.ops._c10d_functional.wait_tensor.default(a2)
+        w3: "f32[4][1]cpu" = torch.ops._c10d_functional.wait_tensor.default(a3)
+        return (w1, w2, w3)
+"#;
+
+#[test]
+fn read_2_old_new_and_in_place_spellings_are_read() {
+    let graph = read_fx(READ_2);
+    let found: Vec<_> = graph.order().iter().filter_map(|&id| graph.collective(id)).collect();
+    assert_eq!(found.len(), 3);
+    assert!(found.iter().all(|collective| collective.kind.name() == "all_reduce"));
+    assert_eq!(
+        found.iter().map(|c| c.variant).collect::<Vec<_>>(),
+        [Variant::Functional, Variant::Functional, Variant::InPlace]
+    );
+    // Nothing says that '0' holds the ranks of a1.
+    assert_ne!(found[0].group, found[1].group);
+    let members: Vec<_> = graph.group(found[0].group).members.clone();
+    assert_eq!(members, [[GlobalRank(0), GlobalRank(1)]]);
+    let done = rewrite_graph(graph, ALL, &[Default::default()]);
+    assert!(done.buckets().is_empty());
+    let expected = Reason::KeyDiffers { from: "a1".to_owned(), fields: vec!["group"] };
+    assert_eq!(done.reason("a2"), &expected);
+}

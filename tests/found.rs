@@ -1,0 +1,198 @@
+//! Faults that random and damaged graphs found, each with the smallest graph that showed it.
+
+use bucketeer::ir::text::{parse, print};
+use bucketeer::ir::verify;
+use bucketeer::passes::Pipeline;
+
+/// Runs a pipeline, whose passes verify what they make, and prints the result.
+#[track_caller]
+fn rewrite(pipeline: &str, text: &str) -> String {
+    let mut graph = parse(text).unwrap_or_else(|error| panic!("{error}"));
+    assert_eq!(verify(&graph), Ok(()));
+    let pipeline: Pipeline = pipeline.parse().unwrap();
+    pipeline.run(&mut graph).unwrap_or_else(|error| panic!("{error}"));
+    print(&graph)
+}
+
+#[test]
+fn a_wait_below_a_start_in_place_is_another_wait() {
+    let text = "x = input f32[4]
+        a = all_reduce(x, sum, G0:2)
+        w = wait(a)
+        b = all_reduce_(w, sum, G0:2)
+        again = wait(a)
+        y = neg(w)
+        output(y)";
+    assert!(rewrite("dedupe-waits", text).contains("again = wait(a)"));
+    let plain = text.replace("b = all_reduce_(w, sum, G0:2)", "");
+    assert!(!rewrite("dedupe-waits", &plain).contains("again"));
+}
+
+#[test]
+fn of_the_waits_of_two_duplicates_the_one_that_stands_first_serves_the_readers_of_both() {
+    let text = "x = input f32[4]
+        a = all_reduce(x, sum, G0:2)
+        b = all_reduce(x, sum, G0:2)
+        wb = wait(b)
+        y = neg(wb)
+        wa = wait(a)
+        z = neg(wa)
+        output(y, z)";
+    let found = rewrite("dedupe-collectives", text);
+    for part in ["wb = wait(a)", "y = neg(wb)", "z = neg(wb)"] {
+        assert!(found.contains(part) && !found.contains("b = all_reduce"), "{found}");
+    }
+}
+
+#[test]
+fn of_three_duplicates_two_outputs_do_not_come_to_share_memory() {
+    let text = "x = input f32[4]
+        a = all_reduce(x, sum, G0:2)
+        wa = wait(a)
+        y = neg(wa)
+        b = all_reduce(x, sum, G0:2)
+        wb = wait(b)
+        c = all_reduce(x, sum, G0:2)
+        wc = wait(c)
+        output(y, wb, wc)";
+    assert!(rewrite("dedupe-collectives", text).contains("output(y, wa, wc)"));
+}
+
+#[test]
+fn duplicates_of_duplicates_are_found_in_one_run() {
+    let text = "x = input f32[4]
+        a = all_reduce(x, sum, G0:2)
+        wa = wait(a)
+        b = all_reduce(x, sum, G0:2)
+        wb = wait(b)
+        ga = all_gather(wa, G1:2)
+        wga = wait(ga)
+        gb = all_gather(wb, G1:2)
+        wgb = wait(gb)
+        y = add(wga, wgb)
+        output(y)";
+    assert!(rewrite("dedupe-collectives", text).contains("y = add(wga, wga)"));
+}
+
+#[test]
+fn a_member_may_send_another_member_that_is_named_below_its_wait() {
+    // `c` sends `a` itself, in a bucket of its own with `d`.
+    let text = "x = input f32[4]
+        a = all_gather(x, G0:2)
+        b = all_gather(x, G0:2)
+        wa = wait(a)
+        wb = wait(b)
+        c = all_gather(a, G1:2)
+        d = all_gather(b, G1:2)
+        rows = aten.sym_size.int(c, 0)
+        wc = wait(c)
+        wd = wait(d)
+        output(wa, wb, wc, wd, rows)";
+    for mode in ["concat", "coalesced"] {
+        let printed = rewrite(&format!("bucket-all-gather{{cap=none,mode={mode}}}"), text);
+        assert!(printed.contains("members=[a, b]") && printed.contains("members=[c, d]"), "{printed}");
+    }
+}
+
+#[test]
+fn gathers_along_different_dimensions_are_not_coalesced() {
+    let text = "x = input f32[4, 2]
+        a = all_gather(x, G0:2)
+        b = all_gather(x, G0:2, dim=1)
+        c = all_gather(x, G0:2, dim=1)
+        wa = wait(a)
+        wb = wait(b)
+        wc = wait(c)
+        output(wa, wb, wc)";
+    let printed = rewrite("bucket-all-gather{cap=none,mode=coalesced}", text);
+    assert!(printed.contains("members=[b, c]"), "{printed}");
+}
+
+#[test]
+fn neighbours_that_would_close_a_loop_are_not_merged() {
+    // `a` and `c` are gathers, `b` and `d` too but of another dtype; `c` needs `b`, and `d` needs `a`.
+    let text = "x = input f32[4]
+        y = input i64[4]
+        a = all_gather(x, G0:2)
+        b = all_gather(y, G0:2)
+        c = all_gather(x, G0:2)
+        d = all_gather(y, G0:2)
+        wa = wait(a)
+        wc = wait(c)
+        wb = wait(b)
+        wd = wait(d)
+        after(c, b)
+        after(d, a)
+        output(wa, wb, wc, wd)";
+    let printed = rewrite("bucket-all-gather{cap=none,policy=adjacent}", text);
+    assert_eq!(printed.matches("members=").count(), 1, "{printed}");
+}
+
+#[test]
+fn a_reader_of_an_element_stays_below_the_wait_for_it() {
+    // `d` sends an element itself. Were it launched at `c`, it would send what has not arrived.
+    let text = "x = input f32[4]
+        c = all_gather(x, G1:2)
+        pair = all_reduce_coalesced([x, x], sum, G0:2)
+        first = getitem(pair, 0)
+        second = getitem(pair, 1)
+        w = wait(second)
+        d = all_gather(second, G1:2)
+        wc = wait(c)
+        wd = wait(d)
+        wf = wait(first)
+        output(w, wc, wd, wf)";
+    let printed = rewrite("bucket-all-gather{cap=none}", text);
+    assert!(printed.contains("members=[c, d]"), "{printed}");
+    let at = |part: &str| printed.find(part).unwrap_or_else(|| panic!("no {part} in {printed}"));
+    assert!(at("w = wait(second)") < at("aten.cat"), "{printed}");
+}
+
+#[test]
+fn gathers_of_sizes_known_at_run_time_do_not_travel_as_bytes() {
+    let text = "x = input f32[u0]
+        y = input i64[4]
+        z = input f64[4]
+        a = all_gather(x, G0:2)
+        b = all_gather(y, G0:2)
+        c = all_gather(z, G0:2)
+        wa = wait(a)
+        wb = wait(b)
+        wc = wait(c)
+        output(wa, wb, wc)";
+    let printed = rewrite("bucket-all-gather{cap=none,mixed-dtype=bytes}", text);
+    assert!(printed.contains("members=[b, c]"), "{printed}");
+}
+
+#[test]
+fn a_wait_of_unknown_type_is_left_alone() {
+    let text = "def forward(self, a: \"f32[4][1]cpu\", b: \"f32[4][1]cpu\"):
+    r: \"f32[4][1]cpu\" = torch.ops._c10d_functional.all_reduce.default(a, 'sum', '0')
+    w: \"f32= 4\" = torch.ops._c10d_functional.wait_tensor.default(r)
+    s: \"f32[4][1]cpu\" = torch.ops._c10d_functional.all_reduce.default(b, 'sum', '0')
+    v: \"f32[4][1]cpu\" = torch.ops._c10d_functional.wait_tensor.default(s)
+    return (w, v)
+";
+    let mut module = bucketeer::formats::fx::FxText::parse(text.as_bytes().to_vec()).unwrap();
+    let pipeline: Pipeline = "bucket-all-reduce{cap=none}".parse().unwrap();
+    pipeline.run(&mut module.graphs_mut()[0]).unwrap();
+    assert_eq!(module.print(), text.as_bytes());
+}
+
+#[test]
+fn order_edges_below_an_early_output_name_what_stands_above_them() {
+    let text = "a = input f32[4]; output(a); b = neg(a); c = neg(b); soft_after(c, b); output(c)";
+    let graph = parse(text).unwrap();
+    assert_eq!(parse(&print(&graph)), Ok(graph));
+}
+
+#[test]
+fn a_collective_that_moves_nothing_may_send_another_one() {
+    let text = "x = input f32[0]
+        a = all_gather(x, G0:2)
+        wa = wait(a)
+        b = all_reduce_(a, sum, G0:2)
+        wb = wait(b)
+        output(wa, wb)";
+    assert!(rewrite("fold-trivial", text).contains("wb = aten.alias.default(wa)"));
+}

@@ -1,0 +1,163 @@
+//! Faults of this library that were found and mended, most by `tests/properties.rs`, each as its smallest graph.
+
+mod common;
+
+use bucketeer::ir::Op;
+use bucketeer::passes::bucketing::Reason;
+use common::interp::Settings;
+use common::rewrite::{ALL, depends, read, rewrite, rewrite_graph};
+
+#[test]
+fn inputs_keep_their_order_for_it_is_the_signature() {
+    let text = "p = input f32[4]; g = all_gather(p, G0:2); w = wait(g); q = input bf16[4]\n\
+                r = input f32[4]; h = all_gather(r, G0:2); v = wait(h)\noutput(w, q, v)";
+    let done = rewrite(text, ALL);
+    assert_eq!(done.buckets(), [["g", "h"]]);
+    assert_eq!(done.names()[..3], ["p", "q", "r"]);
+}
+
+#[test]
+fn a_wait_below_an_in_place_collective_waits_for_that_one() {
+    let text = "p = input f32[4]; g = all_gather(p, G0:2); w = wait(g)\n\
+                b = broadcast_(w, 1, G0:2); v = wait(w); u = wait(v)\noutput(add(v, 1.0), add(u, 2.0))";
+    let done = rewrite(text, "dedupe-waits");
+    let waits = done.graph.order().iter().filter(|&&id| done.graph.node(id).op == Op::Wait).count();
+    assert_eq!(waits, 2, "{}", done.text());
+}
+
+#[test]
+fn adjacent_sees_that_a_member_needs_a_candidate_that_was_issued_before_it() {
+    // g is waited for last, though h stands below the barrier that g stands above.
+    let text = "p = input f32[4]; q = input f32[4]\ng = all_gather(p, G0:2)\nopaque_comm barrier()\n\
+                h = all_gather(q, G0:2); v = wait(h); w = wait(g)\noutput(v, w)";
+    let done = rewrite(text, "bucket-all-gather{cap=none,policy=adjacent}");
+    assert!(done.buckets().is_empty());
+    assert_eq!(done.reason("g").label(), "fence");
+}
+
+#[test]
+fn adjacent_sees_a_need_that_leads_through_the_wait_of_another() {
+    // The second wait for the in-place reduce has to follow h, which reads x, and k has to follow that wait.
+    let text = "x = input f32[4]; s = all_reduce_(x, sum, G0:2); u = wait(x); h = all_reduce(u, sum, G0:2)\n\
+                t = wait(s); k = all_reduce(x, sum, G0:2); w = wait(h); z = wait(k)\noutput(w, z)";
+    for policy in ["adjacent", "greedy"] {
+        let done = rewrite(text, &format!("bucket-all-reduce{{cap=none,policy={policy}}}"));
+        assert!(done.buckets().is_empty());
+        assert_eq!(done.reason("k").label(), "written between");
+    }
+}
+
+#[test]
+fn of_two_waits_for_the_same_gather_the_first_in_the_listing_serves() {
+    let text = "p = input f32[4]; g = all_gather(p, G0:2); h = all_gather(p, G0:2)\n\
+                v = wait(h); y = relu(v); w = wait(g)\noutput(y, add(w, 1.0))";
+    let done = rewrite(text, "dedupe-collectives");
+    assert_eq!(done.names(), ["p", "g", "v", "y", "add", "output"]);
+}
+
+#[test]
+fn three_gathers_of_one_tensor_leave_no_output_shared() {
+    let text = "p = input f32[4]; g = all_gather(p, G0:2); h = all_gather(p, G0:2); k = all_gather(p, G0:2)\n\
+                w = wait(g); y = relu(w); v = wait(h); u = wait(k)\noutput(y, v, u)";
+    assert_eq!(rewrite(text, "dedupe-collectives").count("all_gather"), 2);
+}
+
+#[test]
+fn a_member_may_send_what_it_names_by_another_members_start() {
+    let text = "p = input f32[4]; q = input f32[4]; g = all_gather(p, G0:2); h = all_gather(q, G0:2)\n\
+                w = wait(g); v = wait(h); k = all_gather(g, G0:2); l = all_gather(h, G0:2)\n\
+                output(wait(k), wait(l), w, v)";
+    let done = rewrite(text, "bucket-all-gather{cap=none}");
+    assert_eq!(done.buckets(), [["g", "h"], ["k", "l"]]);
+}
+
+#[test]
+fn a_size_may_follow_from_another_members_result() {
+    let text = "s = symbol hint=2; p = input f32[s]; q = input f32[4]; g = all_gather(p, G0:2); w = wait(g)\n\
+                k = all_gather(g, G0:2); n = aten.sym_size.int(k, 0) : Sym(4*s); u = wait(k)\n\
+                h = all_gather(q, G0:2); v = wait(h); l = all_gather(v, G0:2)\n\
+                output(w, v, u, wait(l), n)";
+    for mode in ["concat", "coalesced"] {
+        let done = rewrite(text, &format!("bucket-all-gather{{cap=none,mode={mode}}}"));
+        assert_eq!(done.buckets(), [["g", "h"], ["k", "l"]]);
+    }
+}
+
+#[test]
+fn an_in_place_reduce_that_is_waited_for_under_another_name_is_left_alone() {
+    let text = "x = input f32[4]; y = input f32[4]; g = all_reduce_(x, sum, G0:2); w = wait(x)\n\
+                b = broadcast_(x, 1, G0:2); u = wait(g); h = all_reduce_(y, sum, G0:2); v = wait(h)\n\
+                output(add(u, 1.0), v, w)";
+    let done = rewrite(text, "bucket-all-reduce{cap=none}");
+    assert_eq!(done.reason("g"), &Reason::ReadBeforeWait { by: "w".to_owned() });
+}
+
+#[test]
+fn a_trivial_collective_may_send_what_another_one_makes() {
+    let text = "x = input f32[0]; g = all_gather(x, G0:2); w = wait(g); b = broadcast_(g, 1, G0:2); v = wait(b)\n\
+                y = input f32[4]; h = all_gather(y, G1:1); u = wait(h); k = all_gather(h, G1:1); t = wait(k)\n\
+                output(w, v, u, t)";
+    assert_eq!(rewrite(text, "fold-trivial").count("all_gather"), 0);
+}
+
+#[test]
+fn a_coalesced_list_travels_along_one_dimension() {
+    let text = "p = input f32[2,4]; q = input f32[2,4]; r = input f32[2,4]\ng = reduce_scatter(p, sum, G0:2)\n\
+                h = reduce_scatter(q, sum, G0:2, dim=1); k = reduce_scatter(r, sum, G0:2, dim=1)\n\
+                output(wait(g), wait(h), wait(k))";
+    let done = rewrite(text, "bucket-reduce-scatter{cap=none,mode=coalesced}");
+    assert_eq!(done.buckets(), [["h", "k"]]);
+    assert_eq!(
+        done.reason("g"),
+        &Reason::KeyDiffers { from: "h".to_owned(), fields: vec!["reduce op, root or dimension"] }
+    );
+}
+
+#[test]
+fn members_of_symbolic_size_keep_their_dtype_where_others_travel_as_bytes() {
+    let text = "s = symbol hint=2; p = input f32[s]; q = input f32[2,s]; r = input bf16[3]; t = input i64[1]\n\
+                g = all_gather(p, G0:2); h = all_gather(q, G0:2); k = all_gather(r, G0:2); l = all_gather(t, G0:2)\n\
+                output(wait(g), wait(h), wait(k), wait(l))";
+    let settings: Vec<_> =
+        [2, 5, 0].map(|s| Settings { symbols: [("s".to_owned(), s)].into(), ..Settings::default() }).into();
+    let done = rewrite_graph(read(text), "bucket-all-gather{cap=none,mixed-dtype=bytes}", &settings);
+    assert_eq!(done.buckets(), [["g", "h"], ["k", "l"]]);
+}
+
+#[test]
+fn a_view_made_before_the_wait_is_read_below_it() {
+    let text = "p = input f32[4]; q = input f32[4]; g = all_gather(p, G0:2); x = reshape(g, [2, 4]); w = wait(g)\n\
+                y = relu(x); h = all_gather(q, G0:2); v = wait(h); k = all_gather(y, G0:2); u = wait(k)\n\
+                output(w, v, u)";
+    let done = rewrite(text, ALL);
+    assert!(depends(&done.graph, "y", "w"));
+    // An element of a list, read by its own name.
+    let text = "p = input f32[4]; q = input f32[4]; l = all_gather_coalesced([p, q], G0:2)\n\
+                a = getitem(l, 0); b = getitem(l, 1); w = wait(a); v = wait(b); y = relu(b)\noutput(w, v, y)";
+    assert!(depends(&rewrite(text, ALL).graph, "y", "v"));
+}
+
+#[test]
+fn an_empty_member_of_symbolic_width_keeps_its_shape() {
+    let text = "s = symbol hint=2; p = input f32[0,s]; q = input f32[4]\n\
+                g = all_gather(p, G0:2, dim=1); w = wait(g); h = all_gather(q, G0:2); v = wait(h)\noutput(w, v)";
+    for pipeline in [ALL, "bucket-all-gather{cap=none}"] {
+        assert_eq!(rewrite(text, pipeline).buckets(), [["g", "h"]]);
+    }
+}
+
+#[test]
+fn what_is_sent_is_not_written_before_the_wait() {
+    let text = "p = input f32[4]; q = input f32[4]; g = all_gather(p, G0:2); w = wait(g); mul_(p, 3)\n\
+                h = all_gather(q, G0:2); v = wait(h)\noutput(w, v)";
+    let done = rewrite(text, "dedupe-waits");
+    assert!(depends(&done.graph, "mul_", "w"));
+}
+
+#[test]
+fn a_write_in_flight_to_one_result_does_not_hold_up_its_neighbour() {
+    let text = "p = input f32[4]; q = input f32[4]; g = all_gather(p, G0:2); h = all_gather(q, G0:2)\n\
+                w = wait(g); v = wait(h); b = broadcast_(w, 1, G0:2); y = relu(v); u = wait(w)\noutput(y, u)";
+    let done = rewrite(text, "bucket-all-gather{cap=none}");
+    assert_eq!(done.buckets(), [["g", "h"]]);
+}
