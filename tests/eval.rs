@@ -512,3 +512,23 @@ fn graphs_that_do_not_belong_together_are_told_apart_from_wrong_ones() {
     assert!(matches!(compare(broken, x), Err(EvalError::Side { .. })));
     assert!(!compare(x, broken).unwrap().is_equal());
 }
+
+#[test]
+fn windows_without_elements_may_have_any_sizes() {
+    let text = "z = aten.zeros.default([0, 1000000000000, 1000000000000])\n";
+    for call in [
+        "aten.slice.Tensor(z, 1, 500000000000, 600000000000)",
+        "aten.view.dtype(aten.permute.default(z, [0, 2, 1]), f32)",
+        "aten.unsqueeze.default(z, 0)",
+        "aten.reshape.default(z, [0])",
+        "aten.clone.default(aten.select.int(z, 2, 999999999999))",
+        "aten.add.Tensor(z, 1)",
+        "aten.cat.default([z, z], 2)",
+    ] {
+        assert_eq!(elements(&format!("{text}y = {call}"), "y"), Vec::<f64>::new(), "{call}");
+    }
+    for call in ["aten.index_select.default(s, 0, i)", "aten.slice.Tensor(s, 0, 0, 1)", "aten.split.Tensor(s, 1)"] {
+        let text = format!("s = aten.scalar_tensor.default(1)\ni = aten.arange.default(1)\ny = {call}\noutput(y)");
+        assert!(fails(&text).contains("a single element has no dimensions"), "{call}");
+    }
+}

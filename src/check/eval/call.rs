@@ -215,7 +215,8 @@ impl<'a> Call<'a> {
     }
 
     /// The strides that the graph states, if they belong to these sizes.
-    fn stated_strides(&self, sizes: &[usize]) -> Option<Vec<usize>> {
+    #[must_use]
+    pub fn stated_strides(&self, sizes: &[usize]) -> Option<Vec<usize>> {
         let stated = self.stated()?;
         let strides = self.symbols.sizes(stated.strides.as_deref()?)?;
         let fits = self.symbols.sizes(&stated.shape)? == sizes && is_injective(sizes, &strides);

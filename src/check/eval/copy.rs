@@ -107,8 +107,6 @@ fn stack(call: &mut Call<'_>) -> Done {
         return Err(Fault::misfit("only tensors alike can be stacked"));
     }
     let dim = call.dim(1, "dim", 0, first.sizes.len() + 1)?;
-    let rows = |part: &Tensor| Tensor { sizes: part.sizes.clone(), ..part.clone() };
-    let parts: Vec<Tensor> = parts.iter().map(rows).collect();
     let bytes = joined(call, &parts, dim, first.dtype)?;
     let mut sizes = first.sizes;
     sizes.insert(dim, parts.len());
@@ -377,7 +375,7 @@ fn index_select(call: &mut Call<'_>) -> Done {
         return Ok(None);
     };
     let dim = call.dim(1, "dim", 0, input.sizes.len())?;
-    let size = input.sizes.get(dim).copied().unwrap_or(0);
+    let size = *input.sizes.get(dim).ok_or_else(|| Fault::misfit("a single element has no dimensions"))?;
     let width = index.width();
     let picked: Vec<i128> =
         call.read(&index)?.chunks_exact(width).map(|bytes| super::num::load_int(index.dtype, bytes)).collect();

@@ -142,10 +142,12 @@ impl Memory {
     fn load(&self, tensor: &Tensor) -> Vec<u8> {
         let storage = &self.storages[tensor.storage].bytes;
         let width = tensor.width();
+        if tensor.elements() == 0 {
+            return Vec::new();
+        }
         if tensor.is_dense() {
             let start = tensor.offset * width;
-            let end = start + tensor.elements() * width;
-            return if start == end { Vec::new() } else { storage[start..end].to_vec() };
+            return storage[start..start + tensor.elements() * width].to_vec();
         }
         let mut bytes = Vec::with_capacity(tensor.elements() * width);
         for_each_place(&tensor.sizes, &tensor.strides, tensor.offset, &mut |place| {
@@ -157,6 +159,9 @@ impl Memory {
     fn store(&mut self, tensor: &Tensor, bytes: &[u8]) {
         let width = tensor.width();
         debug_assert_eq!(bytes.len(), tensor.elements() * width);
+        if bytes.is_empty() {
+            return;
+        }
         let storage = &mut self.storages[tensor.storage].bytes;
         let mut elements = bytes.chunks_exact(width);
         for_each_place(&tensor.sizes, &tensor.strides, tensor.offset, &mut |place| {

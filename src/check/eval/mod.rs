@@ -24,6 +24,7 @@ mod call;
 mod compare;
 mod copy;
 mod create;
+mod dispatch;
 mod exchange;
 mod layout;
 mod linear;

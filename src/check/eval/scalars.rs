@@ -50,9 +50,9 @@ fn arithmetic(call: &Call<'_>) -> Done {
             _ => return Ok(None),
         }
     }
-    let value = match numbers.as_slice() {
-        &[a] => unary(call.base, a),
-        &[a, b] => binary(call.base, a, b),
+    let value = match *numbers.as_slice() {
+        [a] => unary(call.base, a),
+        [a, b] => binary(call.base, a, b),
         _ => None,
     };
     Ok(value.map(Value::Scalar))

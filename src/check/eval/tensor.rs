@@ -159,14 +159,15 @@ impl Tensor {
             return Err("the last dimension must have stride 1 to change the width".to_owned());
         }
         let divides = |bytes: usize| bytes.is_multiple_of(to);
-        let aligned = divides(self.offset * from) && divides(self.sizes[last] * from);
-        if !aligned || !self.strides[..last].iter().all(|stride| divides(stride * from)) {
+        let bytes = |elements: usize| elements.saturating_mul(from);
+        let aligned = divides(bytes(self.offset)) && divides(bytes(self.sizes[last]));
+        if !aligned || !self.strides[..last].iter().all(|stride| divides(bytes(*stride))) {
             let name = dtype.torch_name();
             return Err(format!("offset, last size and strides must be divisible to be viewed as {name}"));
         }
-        new.sizes[last] = self.sizes[last] * from / to;
-        new.offset = self.offset * from / to;
-        new.strides[..last].iter_mut().for_each(|stride| *stride = *stride * from / to);
+        new.sizes[last] = bytes(self.sizes[last]) / to;
+        new.offset = bytes(self.offset) / to;
+        new.strides[..last].iter_mut().for_each(|stride| *stride = bytes(*stride) / to);
         Ok(new)
     }
 
@@ -174,7 +175,8 @@ impl Tensor {
     #[must_use]
     pub fn narrow(&self, dim: usize, start: usize, length: usize) -> Self {
         let mut part = self.clone();
-        part.offset += start * part.strides[dim];
+        // Windows without elements may have any strides.
+        part.offset = part.offset.saturating_add(start.saturating_mul(part.strides[dim]));
         part.sizes[dim] = length;
         part
     }
