@@ -19,6 +19,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod check;
 pub mod formats;
 #[doc(hidden)]
 pub mod fuzzing;

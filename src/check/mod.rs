@@ -1,0 +1,4 @@
+//! Proofs about graphs: what they compute, and whether ranks agree. Shares no code with the passes.
+
+pub mod eval;
+pub mod ranks;

@@ -1,0 +1,467 @@
+//! Whether ranks agree: each team launches one sequence, and no launches wait for one another in a ring.
+//!
+//! **Sequences.** Per team, all ranks launch the same collectives: kind, reduction, root, dimension, variant, and dtype
+//! and element count of each operand. The first difference of a team is reported. What an all-to-all sends may differ
+//! in size.
+//!
+//! **Rings.** All ranks' launches are played in program order. A launch blocks its rank until every rank of its team has
+//! arrived, as on one ordered stream; what cannot go on then is reported as a ring of ranks, teams and nodes. This is
+//! stricter than any one machine: a ring that is found may run where streams are many, and hang where they are not.
+//!
+//! One graph for all ranks launches one order everywhere, so only membership is checked. Communication by operators that
+//! are no collectives (send, receive) is not followed. Time is linear in the launches of all ranks.
+
+use crate::ir::{Collective, CollectiveKind, Graph, GroupId, NodeId, ProcessGroup};
+use hashbrown::HashMap;
+use indexmap::IndexMap;
+use rustc_hash::FxBuildHasher;
+use std::collections::VecDeque;
+use std::fmt;
+
+/// What is known of groups beside the graphs.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RankOptions {
+    /// Members of groups, by name: lists of global ranks. They go before what the graphs say.
+    pub groups: IndexMap<String, Vec<Vec<u32>>>,
+}
+
+/// Why ranks cannot be checked.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RanksError {
+    /// There is nothing to check.
+    #[error("no graph was given")]
+    NoGraph,
+    /// Nobody says who is in a group.
+    #[error("group `{group}`: its members are not known; give --groups")]
+    UnknownMembers {
+        /// The group.
+        group: String,
+    },
+    /// A group has ranks that have no graph.
+    #[error("group `{group}` has rank {rank}, but there are graphs for {graphs} ranks")]
+    NoGraphOfRank {
+        /// The group.
+        group: String,
+        /// The rank.
+        rank: u32,
+        /// How many graphs there are.
+        graphs: usize,
+    },
+    /// A rank is in a group twice.
+    #[error("group `{group}` has rank {rank} twice")]
+    RankTwice {
+        /// The group.
+        group: String,
+        /// The rank.
+        rank: u32,
+    },
+    /// Two ranks' graphs say different things of a group.
+    #[error("group `{group}`: rank {rank}'s graph lists other members or another size than those before it")]
+    Disagree {
+        /// The group.
+        group: String,
+        /// The later rank.
+        rank: u32,
+    },
+}
+
+/// One launch as a rank sees it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Launch {
+    /// The rank.
+    pub rank: u32,
+    /// The node that launches; `None` where the rank's sequence has ended.
+    pub node: Option<String>,
+    /// What is launched, as far as it differs from the other.
+    pub what: String,
+}
+
+/// One rank of a ring: it is at `node`, and waits for the next rank of the ring.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Stuck {
+    /// The rank.
+    pub rank: u32,
+    /// The launch it blocks in.
+    pub node: String,
+    /// The team, as `W{0, 1}`.
+    pub team: String,
+    /// The member that has not arrived.
+    pub missing: u32,
+}
+
+/// How ranks disagree.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RankFault {
+    /// Two ranks of a team launch different things.
+    Mismatch {
+        /// The team.
+        team: String,
+        /// Which launch of the team.
+        position: usize,
+        /// The team's first rank.
+        left: Launch,
+        /// The first rank that differs.
+        right: Launch,
+    },
+    /// Ranks wait for one another.
+    Ring(Vec<Stuck>),
+    /// A rank launches in a group it is not in.
+    NotAMember {
+        /// The rank.
+        rank: u32,
+        /// The launch.
+        node: String,
+        /// The group.
+        group: String,
+    },
+}
+
+impl RankFault {
+    /// What two graphs' faults are compared by: kind and place.
+    fn key(&self) -> String {
+        match self {
+            Self::Mismatch { team, .. } => format!("mismatch {team}"),
+            Self::Ring(ring) => {
+                let mut teams: Vec<&str> = ring.iter().map(|stuck| &*stuck.team).collect();
+                teams.sort_unstable();
+                format!("ring {}", teams.join(" "))
+            }
+            Self::NotAMember { rank, group, .. } => format!("member {rank} {group}"),
+        }
+    }
+}
+
+impl fmt::Display for RankFault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Mismatch { team, position, left, right } => {
+                let (a, b) = (left.rank, right.rank);
+                write!(f, "{team} #{position}: rank {a} {}, rank {b} {}", left.what, right.what)?;
+                let node = |launch: &Launch| launch.node.as_ref().map_or("nothing".into(), |node| format!("`{node}`"));
+                write!(f, " (rank {a}: {}, rank {b}: {})", node(left), node(right))
+            }
+            Self::Ring(ring) => {
+                f.write_str("deadlock: ")?;
+                for (nth, stuck) in ring.iter().enumerate() {
+                    let Stuck { rank, node, team, missing } = stuck;
+                    let then = if nth > 0 { "; " } else { "" };
+                    write!(f, "{then}rank {rank} is in `{node}` ({team}) and waits for rank {missing}")?;
+                }
+                Ok(())
+            }
+            Self::NotAMember { rank, node, group } => {
+                write!(f, "rank {rank} launches `{node}` in group `{group}`, but is in none of its teams")
+            }
+        }
+    }
+}
+
+/// Checks one graph for all ranks, or one graph for each rank from 0.
+///
+/// # Errors
+/// [`RanksError`] when it is not known who is in a group.
+pub fn check_ranks(graphs: &[Graph], options: &RankOptions) -> Result<Vec<RankFault>, RanksError> {
+    let mut game = Game::new(graphs, options)?;
+    if let [graph] = graphs
+        && game.shared
+    {
+        return Ok(game.membership(graph));
+    }
+    game.read(graphs);
+    game.compare(graphs);
+    // A team whose ranks launch different things does not meet, so rings say nothing more.
+    if game.faults.is_empty() {
+        game.play(graphs);
+    }
+    Ok(game.faults)
+}
+
+/// What the graphs of all ranks do wrong after a rewrite that they did not before: where each rank was rewritten by
+/// itself, its launches may have changed their order in another way than its peers'.
+///
+/// # Errors
+/// [`RanksError`], as in [`check_ranks`].
+pub fn rewrite_risk(before: &[Graph], after: &[Graph], options: &RankOptions) -> Result<Vec<RankFault>, RanksError> {
+    let old: Vec<String> = check_ranks(before, options)?.iter().map(RankFault::key).collect();
+    Ok(check_ranks(after, options)?.into_iter().filter(|fault| !old.contains(&fault.key())).collect())
+}
+
+/// Ranks that launch together, in the order of the group's ranks.
+struct Team {
+    name: String,
+    ranks: Vec<u32>,
+}
+
+/// A launch: the node, and its team by index.
+#[derive(Clone, Copy)]
+struct Step {
+    node: NodeId,
+    team: usize,
+}
+
+struct Game {
+    teams: Vec<Team>,
+    /// By rank, the team of each group name and stated size.
+    team_of: HashMap<(Box<str>, u32), usize, FxBuildHasher>,
+    /// Launches of each rank, in order.
+    steps: Vec<Vec<Step>>,
+    /// Whether the one graph is every rank's.
+    shared: bool,
+    faults: Vec<RankFault>,
+}
+
+fn used(graph: &Graph) -> Vec<GroupId> {
+    let mut seen = vec![false; graph.groups().len()];
+    for collective in graph.order().iter().filter_map(|&id| graph.collective(id)) {
+        seen[collective.group.index()] = true;
+    }
+    (0..seen.len()).filter(|&at| seen[at]).map(GroupId::from_index).collect()
+}
+
+/// The teams that a name stands for.
+fn listed(group: &ProcessGroup, options: &RankOptions, ranks: Option<u32>) -> Result<Vec<Vec<u32>>, RanksError> {
+    if let Some(given) = options.groups.get(&*group.name) {
+        return Ok(given.clone());
+    }
+    if !group.members.is_empty() {
+        return Ok(group.members.iter().map(|list| list.iter().map(|rank| rank.0).collect()).collect());
+    }
+    match (group.size, ranks) {
+        (Some(size), None) => Ok(vec![(0..size).collect()]),
+        (Some(1), Some(ranks)) => Ok((0..ranks).map(|rank| vec![rank]).collect()),
+        (size, Some(ranks)) if size.is_none_or(|size| size == ranks) => Ok(vec![(0..ranks).collect()]),
+        _ => Err(RanksError::UnknownMembers { group: group.name.to_string() }),
+    }
+}
+
+impl Game {
+    fn new(graphs: &[Graph], options: &RankOptions) -> Result<Self, RanksError> {
+        let shared = graphs.len() == 1;
+        if graphs.is_empty() {
+            return Err(RanksError::NoGraph);
+        }
+        let count = (!shared).then_some(graphs.len() as u32);
+        let mut lists: IndexMap<Box<str>, Vec<Vec<u32>>, FxBuildHasher> = IndexMap::default();
+        for (rank, graph) in graphs.iter().enumerate() {
+            let groups = used(graph);
+            for &id in &groups {
+                let group = graph.group(id);
+                // One graph and one group that lists nobody: the first ranks. With more groups, that is a guess.
+                let unlisted = group.members.is_empty() && !options.groups.contains_key(&*group.name);
+                if unlisted && shared && groups.len() > 1 {
+                    return Err(RanksError::UnknownMembers { group: group.name.to_string() });
+                }
+                let list = listed(group, options, count)?;
+                match lists.get(&group.name) {
+                    Some(known) if *known != list => {
+                        return Err(RanksError::Disagree { group: group.name.to_string(), rank: rank as u32 });
+                    }
+                    Some(_) => {}
+                    None => {
+                        lists.insert(group.name.clone(), list);
+                    }
+                }
+            }
+        }
+        let mut game =
+            Self { teams: Vec::new(), team_of: HashMap::default(), steps: Vec::new(), shared, faults: Vec::new() };
+        for (name, list) in lists {
+            game.add_teams(&name, list, count)?;
+        }
+        Ok(game)
+    }
+
+    fn add_teams(&mut self, group: &str, list: Vec<Vec<u32>>, count: Option<u32>) -> Result<(), RanksError> {
+        let alone = list.len() == 1;
+        for ranks in list {
+            let at = self.teams.len();
+            for &rank in &ranks {
+                if let Some(count) = count.filter(|&count| rank >= count) {
+                    return Err(RanksError::NoGraphOfRank { group: group.to_owned(), rank, graphs: count as usize });
+                }
+                if self.team_of.insert((group.into(), rank), at).is_some() {
+                    return Err(RanksError::RankTwice { group: group.to_owned(), rank });
+                }
+            }
+            let name = if alone { group.to_owned() } else { format!("{group}{{{}}}", list_of(&ranks)) };
+            self.teams.push(Team { name, ranks });
+        }
+        Ok(())
+    }
+
+    /// For one graph: every rank must be in a team of every group that it launches in.
+    fn membership(self, graph: &Graph) -> Vec<RankFault> {
+        let mut ranks: Vec<u32> = self.teams.iter().flat_map(|team| team.ranks.iter().copied()).collect();
+        ranks.sort_unstable();
+        ranks.dedup();
+        let mut faults = Vec::new();
+        let mut seen = vec![false; graph.groups().len()];
+        for &id in graph.order() {
+            let Some(collective) = graph.collective(id) else { continue };
+            if std::mem::replace(&mut seen[collective.group.index()], true) {
+                continue;
+            }
+            let group = &graph.group(collective.group).name;
+            let outside = ranks.iter().find(|&&rank| !self.team_of.contains_key(&(group.clone(), rank)));
+            faults.extend(outside.map(|&rank| RankFault::NotAMember {
+                rank,
+                node: graph.name_of(id).to_owned(),
+                group: group.to_string(),
+            }));
+        }
+        faults
+    }
+
+    /// Lists each rank's launches.
+    fn read(&mut self, graphs: &[Graph]) {
+        for (rank, graph) in graphs.iter().enumerate() {
+            // Group to team, once a graph.
+            let team = |group: &ProcessGroup| self.team_of.get(&(group.name.clone(), rank as u32)).copied();
+            let teams: Vec<Option<usize>> = graph.groups().iter().map(team).collect();
+            let mut steps = Vec::new();
+            for &node in graph.order() {
+                let Some(collective) = graph.collective(node) else { continue };
+                match teams[collective.group.index()] {
+                    Some(team) => steps.push(Step { node, team }),
+                    None => self.faults.push(RankFault::NotAMember {
+                        rank: rank as u32,
+                        node: graph.name_of(node).to_owned(),
+                        group: graph.group(collective.group).name.to_string(),
+                    }),
+                }
+            }
+            self.steps.push(steps);
+        }
+    }
+
+    /// Holds each team's sequences against its first rank's.
+    fn compare(&mut self, graphs: &[Graph]) {
+        let mut sequences: Vec<Vec<Vec<NodeId>>> =
+            self.teams.iter().map(|team| vec![Vec::new(); team.ranks.len()]).collect();
+        let mut places: HashMap<(usize, u32), usize, FxBuildHasher> = HashMap::default();
+        for (at, team) in self.teams.iter().enumerate() {
+            places.extend(team.ranks.iter().enumerate().map(|(place, &rank)| ((at, rank), place)));
+        }
+        for (rank, steps) in self.steps.iter().enumerate() {
+            for step in steps {
+                if let Some(&place) = places.get(&(step.team, rank as u32)) {
+                    sequences[step.team][place].push(step.node);
+                }
+            }
+        }
+        for (team, sequences) in self.teams.iter().zip(&sequences) {
+            self.faults.extend(first_mismatch(graphs, team, sequences));
+        }
+    }
+
+    /// Plays all launches. What is left when nothing can go on is a ring.
+    fn play(&mut self, graphs: &[Graph]) {
+        let mut at = vec![0usize; self.steps.len()];
+        let mut arrived: Vec<Vec<usize>> = vec![Vec::new(); self.teams.len()];
+        let mut ready: VecDeque<usize> = (0..self.steps.len()).collect();
+        while let Some(rank) = ready.pop_front() {
+            let Some(step) = self.steps[rank].get(at[rank]) else { continue };
+            arrived[step.team].push(rank);
+            if arrived[step.team].len() == self.teams[step.team].ranks.len() {
+                for rank in arrived[step.team].drain(..) {
+                    at[rank] += 1;
+                    ready.push_back(rank);
+                }
+            }
+        }
+        let Some(start) = (0..self.steps.len()).find(|&rank| at[rank] < self.steps[rank].len()) else { return };
+        let fault = RankFault::Ring(self.ring(graphs, &at, &arrived, start));
+        self.faults.push(fault);
+    }
+
+    /// Follows from a stuck rank to one it waits for, until a rank comes again. All sequences are equal, so whoever is
+    /// waited for is stuck, too.
+    fn ring(&self, graphs: &[Graph], at: &[usize], arrived: &[Vec<usize>], start: usize) -> Vec<Stuck> {
+        let mut here = vec![false; at.len()];
+        let mut path: Vec<(usize, Stuck)> = Vec::new();
+        let mut rank = start;
+        while let Some(step) = self.steps[rank].get(at[rank]) {
+            if let Some(from) = path.iter().position(|(known, _)| *known == rank) {
+                return path.drain(from..).map(|(_, stuck)| stuck).collect();
+            }
+            let team = &self.teams[step.team];
+            arrived[step.team].iter().for_each(|&rank| here[rank] = true);
+            let missing = team.ranks.iter().copied().find(|&rank| !here[rank as usize]);
+            arrived[step.team].iter().for_each(|&rank| here[rank] = false);
+            let Some(missing) = missing else { break };
+            let node = graphs[rank].name_of(step.node).to_owned();
+            path.push((rank, Stuck { rank: rank as u32, node, team: team.name.clone(), missing }));
+            rank = missing as usize;
+        }
+        path.into_iter().map(|(_, stuck)| stuck).collect()
+    }
+}
+
+fn list_of(ranks: &[u32]) -> String {
+    let ranks: Vec<String> = ranks.iter().map(u32::to_string).collect();
+    ranks.join(", ")
+}
+
+/// What ranks must agree on: how, and how much.
+fn describe(graph: &Graph, id: NodeId, collective: Collective) -> (String, String) {
+    let mut how = collective.kind.name().to_owned();
+    match collective.kind {
+        CollectiveKind::AllGather { dim } => how += &format!(" dim {dim}"),
+        CollectiveKind::ReduceScatter { op, dim } => how += &format!(" {op} dim {dim}"),
+        CollectiveKind::AllReduce { op } => how += &format!(" {op}"),
+        CollectiveKind::Broadcast { root } => how += &format!(" from {root}"),
+        CollectiveKind::Reduce { op, root } => how += &format!(" {op} to {root}"),
+        CollectiveKind::AllToAll | CollectiveKind::Permute => {}
+    }
+    how += match collective.variant {
+        crate::ir::Variant::Functional => "",
+        crate::ir::Variant::InPlace => " in place",
+        crate::ir::Variant::Out => " out",
+    };
+    how += if collective.coalesced { " coalesced" } else { "" };
+    let one = |&input: &NodeId| {
+        let Some(tensor) = graph.tensor(input) else { return "?".to_owned() };
+        let dtype = tensor.dtype.short_name();
+        match tensor.elements() {
+            _ if collective.kind == CollectiveKind::AllToAll => dtype.to_owned(),
+            Some(elements) => format!("{dtype} x {elements}"),
+            None => format!("{dtype} x ?"),
+        }
+    };
+    let much: Vec<String> = graph.collective_inputs(id).iter().map(one).collect();
+    (how, much.join(", "))
+}
+
+fn first_mismatch(graphs: &[Graph], team: &Team, sequences: &[Vec<NodeId>]) -> Option<RankFault> {
+    let (&first_rank, first) = (team.ranks.first()?, sequences.first()?);
+    let say = |rank: u32, id: NodeId| {
+        let graph = &graphs[rank as usize];
+        graph.collective(id).map_or_else(Default::default, |collective| describe(graph, id, collective))
+    };
+    let ended = || ("no launch".to_owned(), String::new());
+    let mut found: Option<(usize, usize)> = None;
+    let known: Vec<(String, String)> = first.iter().map(|&id| say(first_rank, id)).collect();
+    for (place, sequence) in sequences.iter().enumerate().skip(1) {
+        let rank = team.ranks[place];
+        let until = found.map_or(usize::MAX, |(position, _)| position);
+        let differs = sequence.iter().zip(&known).take(until).position(|(&id, known)| say(rank, id) != *known);
+        let shorter = sequence.len().min(known.len());
+        let position = differs.or((sequence.len() != known.len() && shorter < until).then_some(shorter));
+        found = position.map(|position| (position, place)).or(found);
+    }
+    let (position, place) = found?;
+    let launch = |place: usize| {
+        let (rank, id) = (team.ranks[place], sequences[place].get(position).copied());
+        let node = id.map(|id| graphs[rank as usize].name_of(id).to_owned());
+        (rank, node, id.map_or_else(ended, |id| say(rank, id)))
+    };
+    let ((a, a_node, (a_how, a_much)), (b, b_node, (b_how, b_much))) = (launch(0), launch(place));
+    let same = a_how == b_how;
+    let what = |how: &str, much: &str| if same { much.to_owned() } else { format!("{how} {much}").trim().to_owned() };
+    Some(RankFault::Mismatch {
+        team: team.name.clone(),
+        position,
+        left: Launch { rank: a, node: a_node, what: what(&a_how, &a_much) },
+        right: Launch { rank: b, node: b_node, what: what(&b_how, &b_much) },
+    })
+}
