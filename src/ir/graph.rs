@@ -407,11 +407,17 @@ impl Graph {
     /// A name that no value or target of the graph has: `stem`, or `stem_1`, `stem_2` and on. `next` remembers the
     /// number to go on from, so that many fresh names of one stem take linear time.
     pub fn fresh_name(&mut self, stem: &str, next: &mut u32) -> Name {
+        let mut candidate = String::with_capacity(stem.len() + 11);
         loop {
-            let candidate = if *next == 0 { stem.to_owned() } else { format!("{stem}_{next}") };
+            candidate.clear();
+            candidate.push_str(stem);
+            if *next > 0 {
+                candidate.push('_');
+                candidate.push_str(itoa::Buffer::new().format(*next));
+            }
             *next += 1;
-            if self.names.find(&candidate).is_none() {
-                return self.names.intern(&candidate);
+            if let Some(name) = self.names.intern_new(&candidate) {
+                return name;
             }
         }
     }

@@ -5,10 +5,16 @@ use hashbrown::HashTable;
 use rustc_hash::FxHasher;
 use std::hash::Hasher;
 
-fn hash(text: &str) -> u64 {
+/// 32 bits are kept beside each name; half of them choose the place in the table, so they are spread over 64.
+fn hash(text: &str) -> u32 {
     let mut hasher = FxHasher::default();
     hasher.write(text.as_bytes());
-    hasher.finish()
+    let hash = hasher.finish();
+    (hash ^ (hash >> 32)) as u32
+}
+
+const fn spread(hash: u32) -> u64 {
+    (hash as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
 
 /// A set of strings. Names are handed out in order of first use, so equal inputs give equal names.
@@ -17,28 +23,40 @@ pub struct Names {
     text: String,
     /// End of each string in `text`; it starts where the one before it ends.
     ends: Vec<usize>,
-    table: HashTable<Name>,
+    /// Each name with its hash, so that most comparisons, and growing, need not look at the text.
+    table: HashTable<(Name, u32)>,
 }
 
 impl Names {
     /// The name of `text`, new if it was not seen before.
     pub fn intern(&mut self, text: &str) -> Name {
-        let hash_value = hash(text);
-        if let Some(&name) = self.table.find(hash_value, |&name| self.get(name) == text) {
-            return name;
-        }
-        let name = Name::from_index(self.ends.len());
-        self.text.push_str(text);
-        self.ends.push(self.text.len());
-        let Self { text, ends, table } = self;
-        table.insert_unique(hash_value, name, |&name| hash(slice(text, ends, name)));
-        name
+        let hash = hash(text);
+        self.lookup(hash, text).unwrap_or_else(|| self.add(hash, text))
+    }
+
+    /// A name for `text`, if it has none yet.
+    pub fn intern_new(&mut self, text: &str) -> Option<Name> {
+        let hash = hash(text);
+        self.lookup(hash, text).is_none().then(|| self.add(hash, text))
     }
 
     /// The name of `text` if it has one.
     #[must_use]
     pub fn find(&self, text: &str) -> Option<Name> {
-        self.table.find(hash(text), |&name| self.get(name) == text).copied()
+        self.lookup(hash(text), text)
+    }
+
+    fn lookup(&self, hash: u32, text: &str) -> Option<Name> {
+        let same = |&(name, known): &(Name, u32)| known == hash && self.get(name) == text;
+        self.table.find(spread(hash), same).map(|&(name, _)| name)
+    }
+
+    fn add(&mut self, hash: u32, text: &str) -> Name {
+        let name = Name::from_index(self.ends.len());
+        self.text.push_str(text);
+        self.ends.push(self.text.len());
+        self.table.insert_unique(spread(hash), (name, hash), |&(_, hash)| spread(hash));
+        name
     }
 
     /// The text of `name`.

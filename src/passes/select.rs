@@ -199,6 +199,8 @@ fn finish(open: Vec<Open>, mut refusals: HashMap<usize, Refusal, FxBuildHasher>,
 const SLOTS: usize = 256;
 const WORDS: usize = SLOTS / 64;
 const RETIRED: usize = 0;
+/// Index of the empty set.
+const NOTHING: u32 = 0;
 
 /// A set of buckets, by place.
 #[derive(Clone, Copy, PartialEq, Eq, Default)]
@@ -256,9 +258,10 @@ struct Greedy<'a, G: PlanGraph> {
     /// The epoch in which a bucket last left each place; see `refresh`.
     left_at: Vec<u32>,
     epoch: u32,
-    reach: Vec<Set>,
-    /// The epoch in which each node's set was stored.
-    stored_at: Vec<u32>,
+    /// By node: the set of buckets it depends on, as an index into `sets`. Neighbours mostly share one.
+    reach: Vec<u32>,
+    /// Sets, each with the epoch in which it was stored; the first is empty.
+    sets: Vec<(Set, u32)>,
     refusals: HashMap<usize, Refusal, FxBuildHasher>,
 }
 
@@ -275,7 +278,7 @@ impl<'a, G: PlanGraph> Greedy<'a, G> {
             left_at: vec![0; SLOTS],
             epoch: 0,
             reach: Vec::with_capacity(graph.node_count()),
-            stored_at: Vec::with_capacity(graph.node_count()),
+            sets: vec![(Set::default(), 0)],
             refusals: HashMap::default(),
         }
     }
@@ -283,37 +286,59 @@ impl<'a, G: PlanGraph> Greedy<'a, G> {
     fn run(mut self) -> Selection {
         let mut candidates = Vec::new();
         for node in 0..self.graph.node_count() {
-            let mut reach = Set::default();
+            let mut reach = NOTHING;
             for before in self.graph.dependencies(node) {
-                reach.add(&self.refresh(before));
+                reach = self.union(reach, self.reach[before]);
             }
             if let Some(candidate) = self.graph.candidate(node) {
                 candidates.push(node);
-                if let Some(place) = self.find_bucket(node, &candidate, &mut reach) {
-                    reach.insert(place);
+                let mut set = self.refresh(reach);
+                if let Some(place) = self.find_bucket(node, &candidate, &mut set) {
+                    set.insert(place);
+                    reach = self.store(set);
                 }
             }
             self.reach.push(reach);
-            self.stored_at.push(self.epoch);
         }
         finish(self.buckets, self.refusals, &candidates)
     }
 
-    /// A node's set, with the buckets that have retired since it was stored moved to the place of the retired.
-    fn refresh(&mut self, node: usize) -> Set {
-        let stored_at = self.stored_at[node];
-        if stored_at != self.epoch {
-            let mut set = self.reach[node];
+    /// The union of two sets. It is mostly one of the two, and then nothing is stored.
+    fn union(&mut self, a: u32, b: u32) -> u32 {
+        if a == b || b == NOTHING {
+            return a;
+        }
+        if a == NOTHING {
+            return b;
+        }
+        let (of_a, of_b) = (self.refresh(a), self.refresh(b));
+        let mut union = of_a;
+        union.add(&of_b);
+        match union {
+            union if union == of_a => a,
+            union if union == of_b => b,
+            union => self.store(union),
+        }
+    }
+
+    fn store(&mut self, set: Set) -> u32 {
+        self.sets.push((set, self.epoch));
+        self.sets.len() as u32 - 1
+    }
+
+    /// A set, with the buckets that have retired since it was stored moved to the place of the retired.
+    fn refresh(&mut self, index: u32) -> Set {
+        let (set, stored_at) = &mut self.sets[index as usize];
+        if *stored_at != self.epoch {
             for place in set.places() {
-                if self.left_at[place] > stored_at {
+                if self.left_at[place] > *stored_at {
                     set.remove(place);
                     set.insert(RETIRED);
                 }
             }
-            self.reach[node] = set;
-            self.stored_at[node] = self.epoch;
+            *stored_at = self.epoch;
         }
-        self.reach[node]
+        *set
     }
 
     /// Puts a candidate into a bucket; returns the bucket's place, if it has one.

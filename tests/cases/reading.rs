@@ -1,6 +1,7 @@
 //! Stage `read`.
 
 use crate::common::rewrite::{ALL, read, read_fx, rewrite, rewrite_graph, sketch};
+use bucketeer::formats::GroupsFile;
 use bucketeer::ir::{GlobalRank, Variant, verify};
 use bucketeer::passes::Pipeline;
 use bucketeer::passes::bucketing::Reason;
@@ -56,4 +57,19 @@ fn read_2_old_new_and_in_place_spellings_are_read() {
     assert!(done.buckets().is_empty());
     let expected = Reason::KeyDiffers { from: "a1".to_owned(), fields: vec!["group"] };
     assert_eq!(done.reason("a2"), &expected);
+}
+
+#[test]
+fn read_2_a_group_named_by_its_ranks_is_the_group_that_is_known_to_have_them() {
+    // Not by the harness, which asks that members keep the name of their group.
+    let merged = |groups: &str| {
+        let mut graph = read_fx(READ_2);
+        GroupsFile::parse(groups.as_bytes()).unwrap().apply(&mut graph).unwrap();
+        let reports = ALL.parse::<Pipeline>().unwrap().run(&mut graph).unwrap();
+        reports.iter().filter_map(|report| report.plan.as_ref()).flat_map(|plan| plan.names(&graph)).collect::<Vec<_>>()
+    };
+    assert_eq!(merged("{\"0\": [[0, 1]]}"), [["a1", "a2"]]);
+    // On other ranks the group of that name is another one.
+    assert!(merged("{\"0\": [[0, 1], [2, 3]]}").is_empty());
+    assert!(merged("{\"0\": [[1, 2]]}").is_empty());
 }
