@@ -147,7 +147,7 @@ impl std::fmt::Display for Reason {
 pub enum Decision {
     /// It joins a bucket.
     Merged {
-        /// Index into [`BucketPlan::buckets`].
+        /// Index into [`BucketPlan::buckets`](super::bucketing::BucketPlan::buckets).
         bucket: usize,
     },
     /// It stays as it is.
