@@ -118,7 +118,7 @@ fn compare<'g>(context: &mut Context<'g>, before: &'g Graph, after: &'g Graph, o
     values(context, &source, &result)?;
     let assignment = launches::assign(context, &source, &result)
         .map_err(|mismatch| unmatched(context, &source, &result, &mismatch))?;
-    order::check(&source, &result, &assignment)
+    order::check(&source, &result, &assignment, options.launches_may_move)
         .map_err(|disorder| disordered(&source, &result, &assignment, &disorder))?;
     let shared = outputs::shared(&source, &result);
     let name = |id: NodeId| after.name_of(id).to_owned();

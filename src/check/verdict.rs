@@ -7,6 +7,9 @@ use std::fmt;
 pub struct Options {
     /// Whether outputs may share memory that they did not share in the source, as in PyTorch's merged graphs.
     pub outputs_may_share: bool,
+    /// Whether launches of a group may stand in another order than the merges ask for: PyTorch's sort after merging
+    /// moves some. Every rank must then run the very same graph.
+    pub launches_may_move: bool,
 }
 
 /// Whether two graphs compute the same.

@@ -36,8 +36,6 @@ pub(super) enum Role {
 #[derive(Clone, Debug)]
 pub(super) struct Launch {
     pub node: NodeId,
-    /// Place in program order.
-    pub position: usize,
     pub kind: CollectiveKind,
     pub group: GroupKey,
     /// What it sends.
@@ -301,29 +299,29 @@ impl<'g> Walk<'g, '_> {
 
     /// Which results in flight a view of `base` is of: one element of a list, or all.
     fn part_in_flight(&mut self, id: NodeId, base: NodeId, target: Name) -> (u32, u32) {
-        if !self.memory.is_empty() {
-            // A view that leaves memory behind keeps what is in flight into it.
-            if let Some(place) = self.memory.place(base) {
-                let pending = self
-                    .memory
-                    .storages_of(self.context, place)
-                    .into_iter()
-                    .find_map(|storage| self.memory.storage_mut(storage).pending);
-                if let Some(pending) = pending {
-                    return (pending, 1);
-                }
+        let graph = self.found.graph;
+        let (_, operator, _) = split_target(graph.text(target));
+        let element = matches!(operator, "getitem" | "item" | "get_tuple_element")
+            .then(|| graph.args_of(id).at(1, "index").and_then(Arg::as_int))
+            .flatten()
+            .and_then(|index| u32::try_from(index).ok());
+        // A view that leaves memory behind keeps what is in flight into it.
+        if let Some(place) = self.memory.place(base) {
+            let part = match (self.context.value(place), element) {
+                (Value::Tuple(parts), Some(index)) => parts.get(index as usize).copied().unwrap_or(place),
+                _ => place,
+            };
+            let storages = self.memory.storages_of(self.context, part);
+            let pending = storages.into_iter().find_map(|storage| self.memory.storage_mut(storage).pending);
+            if let Some(pending) = pending {
+                return (pending, 1);
             }
         }
         let (first, count) = self.in_flight[base.index()];
-        let graph = self.found.graph;
-        let (_, operator, _) = split_target(graph.text(target));
-        if count > 1 && matches!(operator, "getitem" | "item" | "get_tuple_element") {
-            let index = graph.args_of(id).at(1, "index").and_then(Arg::as_int).and_then(|i| u32::try_from(i).ok());
-            if let Some(index) = index.filter(|index| *index < count) {
-                return (first + index, 1);
-            }
+        match element {
+            Some(index) if count > 1 && index < count => (first + index, 1),
+            _ => (first, count),
         }
-        (first, count)
     }
 
     /// Whether a view operator copies, as far as strides say: then it reads elements.
@@ -466,7 +464,7 @@ impl<'g> Walk<'g, '_> {
             let operator = graph.text(target);
             return undecided(id, format!("`{operator}` of memory that is written later is not followed"));
         };
-        if self.is_view_of_memory(id, target, view) {
+        if self.is_view_of_memory(target, view) {
             self.memory.set_place(id, view);
         } else if self.memory.is_live(id, position) {
             self.allocate(id, val)?;
@@ -489,7 +487,7 @@ impl<'g> Walk<'g, '_> {
     }
 
     /// Whether a result over storage leaves is a view by strides, and not a copy.
-    fn is_view_of_memory(&self, id: NodeId, target: Name, view: Val) -> bool {
+    fn is_view_of_memory(&self, target: Name, view: Val) -> bool {
         let graph = self.found.graph;
         let (_, operator, _) = split_target(graph.text(target));
         let Value::Tensor(tensor) = self.context.value(view) else { return true };
@@ -674,7 +672,7 @@ impl<'g> Walk<'g, '_> {
         }
         let kind = collective.kind;
         let fences = self.fences;
-        self.found.launches.push(Launch { node: id, position, kind, group, inputs, pending, trivial, fences });
+        self.found.launches.push(Launch { node: id, kind, group, inputs, pending, trivial, fences });
         self.in_flight[id.index()] = (pending, sent as u32);
         let val = match (collective.coalesced, results.as_slice()) {
             (false, &[one]) => one,
