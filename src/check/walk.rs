@@ -324,13 +324,31 @@ impl<'g> Walk<'g, '_> {
         }
     }
 
-    /// Whether a view operator copies, as far as strides say: then it reads elements.
+    /// Whether a view operator copies: then it reads elements. Where strides are not stated, a view that may have
+    /// gaps is taken to.
     fn copies(&self, id: NodeId, target: Name) -> bool {
         let graph = self.found.graph;
         let (_, operator, _) = split_target(graph.text(target));
-        let reshapes = matches!(operator, "reshape" | "contiguous" | "flatten" | "ravel" | "reshape_as");
-        let base = graph.operands(id).first();
-        reshapes && base.and_then(|&base| graph.tensor(base)).is_some_and(|ty| !ty.is_dense())
+        if !matches!(operator, "reshape" | "contiguous" | "flatten" | "ravel" | "reshape_as") {
+            return false;
+        }
+        let Some(&base) = graph.operands(id).first() else { return false };
+        match graph.tensor(base) {
+            Some(ty) if ty.strides.is_some() => !ty.is_dense(),
+            _ => self.may_have_gaps(base),
+        }
+    }
+
+    fn may_have_gaps(&self, mut id: NodeId) -> bool {
+        let graph = self.found.graph;
+        while self.found.effects.get(id).is_view() {
+            let (_, operator, _) = split_target(graph.target_of(id));
+            let dense = matches!(operator, "view" | "alias" | "detach" | "unsqueeze" | "_unsafe_view")
+                || graph.node(id).op == Op::Wait;
+            let Some(&base) = graph.operands(id).first().filter(|_| dense) else { return true };
+            id = base;
+        }
+        false
     }
 
     /// The call's canonical key; its operands are in `self.operands`.
