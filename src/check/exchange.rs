@@ -28,9 +28,7 @@ pub(super) fn result(
         CollectiveKind::AllToAll | CollectiveKind::Permute => None,
         CollectiveKind::AllGather { dim } => gather(context, group, i64::from(size?), dim as usize, input),
         _ if size == Some(1) => Some(input.clone()),
-        CollectiveKind::ReduceScatter { op, dim } => {
-            scatter(context, group, op, i64::from(size?), dim as usize, input)
-        }
+        CollectiveKind::ReduceScatter { op, dim } => scatter(context, group, op, i64::from(size?), dim as usize, input),
         CollectiveKind::AllReduce { op } => merged(context, Merge::All(op), group, input),
         CollectiveKind::Reduce { op, root } => merged(context, Merge::Root(op, root), group, input),
         CollectiveKind::Broadcast { root } => merged(context, Merge::Broadcast(root), group, input),

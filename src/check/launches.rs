@@ -112,8 +112,7 @@ fn pieces(context: &mut Context<'_>, launch: &Launch, val: Val) -> Vec<Piece> {
     });
     found.unwrap_or_else(|| {
         let leaf = context.intern_leaf(Term::Whole(val), None, None);
-        let piece =
-            Piece { start: ZERO, bytes: ONE, leaf, offset: ZERO, outer: Pattern::new(), inner: Pattern::new() };
+        let piece = Piece { start: ZERO, bytes: ONE, leaf, offset: ZERO, outer: Pattern::new(), inner: Pattern::new() };
         vec![piece]
     })
 }
@@ -142,7 +141,8 @@ pub(super) fn assign(
             let stream = pieces(context, launch, val);
             let mut cursor = Cursor { stream: &stream, piece: 0, done: ZERO };
             while let Some((leaf, offset)) = cursor.here() {
-                let found = by_start.get_mut(&(class, leaf, offset)).and_then(|list| take(&mut members, list, &mut cursor));
+                let found =
+                    by_start.get_mut(&(class, leaf, offset)).and_then(|list| take(&mut members, list, &mut cursor));
                 if let Some(member) = found {
                     let member = &members[member];
                     assignment.of[member.launch][member.part] = Some((index, part));

@@ -310,14 +310,14 @@ pub(super) fn cast(context: &mut Context<'_>, tensor: &Tensor, dtype: DType) -> 
 pub(super) fn elements_of_leaves(context: &mut Context<'_>, tensor: &Tensor) -> Option<Tensor> {
     let size = element(tensor.dtype);
     let fits = |piece: &Piece| {
-        let aligned = |steps: &[pattern::Step]| {
-            steps.iter().all(|step| step.stride.is(1) || step.stride.div(&size).is_some())
-        };
+        let aligned =
+            |steps: &[pattern::Step]| steps.iter().all(|step| step.stride.is(1) || step.stride.div(&size).is_some());
         context.leaf(piece.leaf).dtype == Some(tensor.dtype)
             && piece.offset.div(&size).is_some()
             && aligned(&piece.outer)
             && aligned(&piece.inner)
-            && (size.is(1) || piece.inner.last().is_some_and(|step| step.stride.is(1) && step.count.div(&size).is_some()))
+            && (size.is(1)
+                || piece.inner.last().is_some_and(|step| step.stride.is(1) && step.count.div(&size).is_some()))
     };
     if tensor.flat.pieces.iter().all(fits) {
         return Some(tensor.clone());
@@ -335,7 +335,8 @@ pub(super) fn tensor_of(context: &Context<'_>, val: Val) -> Option<Tensor> {
 
 /// Whether the tensor is one piece with one stride for each dimension.
 pub(super) fn has_strides(tensor: &Tensor) -> bool {
-    tensor.flat.pieces.is_empty() || by_dimension(tensor).is_some_and(|(_, dims, _)| dims.iter().all(|dim| dim.len() <= 1))
+    tensor.flat.pieces.is_empty()
+        || by_dimension(tensor).is_some_and(|(_, dims, _)| dims.iter().all(|dim| dim.len() <= 1))
 }
 
 /// The tensor with another term around each of its leaves.

@@ -90,10 +90,7 @@ pub(super) fn of(context: &mut Context<'_>, call: &Call<'_>) -> Option<Val> {
     tensor_val(context, |context| moved(context, call, namespace, base, overload))
 }
 
-fn tensor_val<'g>(
-    context: &mut Context<'g>,
-    make: impl FnOnce(&mut Context<'g>) -> Option<Tensor>,
-) -> Option<Val> {
+fn tensor_val<'g>(context: &mut Context<'g>, make: impl FnOnce(&mut Context<'g>) -> Option<Tensor>) -> Option<Val> {
     let tensor = make(context)?;
     Some(context.intern(Value::Tensor(tensor)))
 }
@@ -110,9 +107,13 @@ fn size(context: &mut Context<'_>, call: &Call<'_>, base: &str) -> Option<Val> {
     let int = match base {
         "sym_size" | "size" => {
             let tensor = call.tensor(context, 0, "self")?;
-            tensor.shape.get(call.dim(1, "dim", 0, tensor.shape.len()).filter(|_| call.args.at(1, "dim").is_some())?)?.clone()
+            tensor
+                .shape
+                .get(call.dim(1, "dim", 0, tensor.shape.len()).filter(|_| call.args.at(1, "dim").is_some())?)?
+                .clone()
         }
         "sym_numel" | "numel" => product(&call.tensor(context, 0, "self")?.shape)?,
+        _ if !call.args.keyword.is_empty() => return None,
         _ => {
             let a = call.int(context, call.args.positional.first())?;
             if base == "neg" {
@@ -152,7 +153,8 @@ fn parts(context: &mut Context<'_>, call: &Call<'_>, base: &str) -> Option<Val> 
         ("unbind", _) => vec![ONE; usize::try_from(along.known()?).ok()?],
         (_, sizes @ Some(Arg::List(_) | Arg::Tuple(_))) => call.ints(context, sizes)?,
         (_, size) => {
-            let (size, along) = (call.int(context, size.or_else(|| call.args.at(1, "chunks")))?.known()?, along.known()?);
+            let (size, along) =
+                (call.int(context, size.or_else(|| call.args.at(1, "chunks")))?.known()?, along.known()?);
             if size < 1 {
                 return None;
             }
@@ -252,11 +254,62 @@ fn unset_range(context: &mut Context<'_>, name: u32, dtype: DType, shape: Shape,
 /// The dtype that PyTorch 2.15 numbers so: its dtypes in the order of their names.
 fn numbered_dtype(number: i64) -> Option<DType> {
     const NAMES: [&str; 56] = [
-        "", "bfloat16", "", "", "", "", "", "", "bool", "complex128", "complex64", "complex32", "complex128",
-        "complex32", "complex64", "float64", "float32", "float16", "float32", "float4_e2m1fn_x2", "float64",
-        "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz", "float8_e8m0fnu", "float16", "int32",
-        "", "int16", "", "", "int32", "", "", "", "int64", "", "int8", "int64", "", "", "", "", "", "int16", "",
-        "uint16", "", "", "uint32", "", "", "uint64", "", "uint8",
+        "",
+        "bfloat16",
+        "",
+        "",
+        "",
+        "",
+        "",
+        "",
+        "bool",
+        "complex128",
+        "complex64",
+        "complex32",
+        "complex128",
+        "complex32",
+        "complex64",
+        "float64",
+        "float32",
+        "float16",
+        "float32",
+        "float4_e2m1fn_x2",
+        "float64",
+        "float8_e4m3fn",
+        "float8_e4m3fnuz",
+        "float8_e5m2",
+        "float8_e5m2fnuz",
+        "float8_e8m0fnu",
+        "float16",
+        "int32",
+        "",
+        "int16",
+        "",
+        "",
+        "int32",
+        "",
+        "",
+        "",
+        "int64",
+        "",
+        "int8",
+        "int64",
+        "",
+        "",
+        "",
+        "",
+        "",
+        "int16",
+        "",
+        "uint16",
+        "",
+        "",
+        "uint32",
+        "",
+        "",
+        "uint64",
+        "",
+        "uint8",
     ];
     DType::from_name(NAMES.get(usize::try_from(number).ok()?)?)
 }
@@ -288,16 +341,18 @@ fn moved(context: &mut Context<'_>, call: &Call<'_>, namespace: &str, base: &str
     let tensor = tensor_of(context, *call.operands.first()?)?;
     let rank = tensor.shape.len();
     match base {
-        "clone" | "contiguous" | "alias" | "alias_copy" | "detach" | "detach_copy" | "lift_fresh" | "lift_fresh_copy" => {
-            Some(tensor)
-        }
-        "view" | "reshape" | "_unsafe_view" | "_reshape_alias" | "view_copy" | "bitcast" => match call.args.at(1, "dtype") {
-            Some(Arg::DType(dtype)) => layout::bit_cast(&tensor, *dtype),
-            sizes => {
-                let sizes = call.ints(context, sizes.or_else(|| call.args.at(1, "size")).or_else(|| call.args.get("shape")))?;
-                layout::reshape(&tensor, &sizes)
+        "clone" | "contiguous" | "alias" | "alias_copy" | "detach" | "detach_copy" | "lift_fresh"
+        | "lift_fresh_copy" => Some(tensor),
+        "view" | "reshape" | "_unsafe_view" | "_reshape_alias" | "view_copy" | "bitcast" => {
+            match call.args.at(1, "dtype") {
+                Some(Arg::DType(dtype)) => layout::bit_cast(&tensor, *dtype),
+                sizes => {
+                    let sizes = call
+                        .ints(context, sizes.or_else(|| call.args.at(1, "size")).or_else(|| call.args.get("shape")))?;
+                    layout::reshape(&tensor, &sizes)
+                }
             }
-        },
+        }
         "unsqueeze" => {
             let dim = call.dim(1, "dim", 0, rank + 1)?;
             let mut shape = tensor.shape.clone();
@@ -336,7 +391,8 @@ fn moved(context: &mut Context<'_>, call: &Call<'_>, namespace: &str, base: &str
             layout::slice(context, &tensor, call.dim(1, "dim", 0, rank)?, &start, &end, step)
         }
         "narrow" => {
-            let (start, length) = (call.int(context, call.args.at(2, "start"))?, call.int(context, call.args.at(3, "length"))?);
+            let (start, length) =
+                (call.int(context, call.args.at(2, "start"))?, call.int(context, call.args.at(3, "length"))?);
             layout::slice(context, &tensor, call.dim(1, "dim", 0, rank)?, &start, &start.add(&length)?, 1)
         }
         "select" => {

@@ -58,6 +58,8 @@ pub(super) struct Storage {
     recent: Vec<(Int, Flat)>,
     /// The collective's result that is in flight into it, as the walk numbers them.
     pub pending: Option<u32>,
+    /// Launches that send from it, with their results in flight.
+    pub readers: Vec<(usize, u32)>,
 }
 
 /// See the module docs.
@@ -145,7 +147,12 @@ impl Memory {
         let number = context.leaf_count() as u32;
         let leaf = context.intern_leaf(Term::Storage(number), Some(content.dtype), Some(bytes));
         self.by_leaf.insert(leaf, self.storages.len() as u32);
-        self.storages.push(Storage { content: content.clone(), recent: Vec::new(), pending: None });
+        self.storages.push(Storage {
+            content: content.clone(),
+            recent: Vec::new(),
+            pending: None,
+            readers: Vec::new(),
+        });
         context.leaf_tensor(leaf, content.dtype, content.shape.clone())
     }
 

@@ -48,7 +48,8 @@
 //! 1. Inputs have equal names and types; outputs are equal values, and so is what is left in the inputs' memory.
 //! 2. **Launches** (launches.rs): each source collective is found in exactly one launch of the result, and launches send
 //!    nothing else but fill. Two that send the same may become one; what moves nothing may go.
-//! 3. **Waits**: no element of a result in flight is read, also not through views; what was waited for still is.
+//! 3. **Waits**: no element of a result in flight is read, also not through views; what was waited for still is; what
+//!    is being sent is not written.
 //! 4. **Order** (order.rs): of launches in each group, around fences, of random draws, by hard control edges.
 //! 5. **Aliases** (outputs.rs): outputs share no memory, with each other or with inputs, that they did not share.
 //!
@@ -170,6 +171,15 @@ fn signatures(before: &Graph, after: &Graph) -> Check {
         });
         if !same {
             return Err(different(What::Inputs, term(before, a), term(after, b)));
+        }
+    }
+    for old in before.groups() {
+        let new = after.groups().iter().find(|new| new.name == old.name && new.size == old.size);
+        if let Some(new) =
+            new.filter(|new| !new.members.is_empty() && !old.members.is_empty() && new.members != old.members)
+        {
+            let term = |members| Term { node: None, text: format!("group {} is {members:?}", old.name) };
+            return Err(different(What::Groups, term(&old.members), term(&new.members)));
         }
     }
     if before.regions() != after.regions() {
@@ -295,6 +305,14 @@ fn disordered(source: &Walked<'_>, result: &Walked<'_>, assignment: &Assignment,
             What::Wait,
             term(Some(old(from)), "is waited for".to_owned()),
             term(Some(new(to)), "is not waited for".to_owned()),
+        ),
+        Disorder::Race(launch, writer) => different(
+            What::Race,
+            term(None, "nothing writes what is being sent".to_owned()),
+            term(
+                Some(result.graph.name_of(writer).to_owned()),
+                format!("writes what `{}` sends before it is waited for", new(launch)),
+            ),
         ),
         Disorder::Control(from, to, why) => {
             let (from, to) = (source.graph.name_of(from).to_owned(), source.graph.name_of(to).to_owned());

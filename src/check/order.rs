@@ -10,6 +10,8 @@
 //!
 //! **Control.** What a hard edge of the source puts after still stands after, and the result says so itself, by an edge
 //! or by data. **Waits.** What the source waits for, the result waits for.
+//!
+//! **Flight.** A launch sends until it is waited for: what it sends is not written before, unless the source did so, too.
 
 use super::launches::Assignment;
 use super::walk::Walked;
@@ -25,6 +27,8 @@ pub(super) enum Disorder {
     Fence(usize, usize),
     /// A source result was waited for, and the result's launch is not.
     Wait(usize, usize),
+    /// What a launch of the result sends is written while it is in flight, by this node.
+    Race(usize, NodeId),
     /// An order edge does not hold, or is no longer stated; (before, after) in the source.
     Control(NodeId, NodeId, &'static str),
 }
@@ -38,6 +42,7 @@ pub(super) fn check(
 ) -> Result<(), Disorder> {
     waits(before, after, assignment)?;
     fences(before, after, assignment)?;
+    flight(before, after, assignment)?;
     if !launches_may_move {
         launches(before, after, assignment)?;
     }
@@ -52,6 +57,16 @@ fn waits(before: &Walked<'_>, after: &Walked<'_>, assignment: &Assignment) -> Re
             if waited && !after.pending[after.launches[to].pending as usize + slot].waited {
                 return Err(Disorder::Wait(index, to));
             }
+        }
+    }
+    Ok(())
+}
+
+fn flight(before: &Walked<'_>, after: &Walked<'_>, assignment: &Assignment) -> Result<(), Disorder> {
+    for &(launch, writer) in &after.hazards {
+        let known = |member: &usize| before.hazards.iter().any(|(launch, _)| launch == member);
+        if !assignment.members[launch].iter().any(known) {
+            return Err(Disorder::Race(launch, writer));
         }
     }
     Ok(())
@@ -78,8 +93,9 @@ fn spans(after: &Walked<'_>, assignment: &Assignment) -> Vec<(usize, usize)> {
         let members = &assignment.members[index];
         (members.first().copied(), members.last().copied(), members.len() > 1)
     };
-    let mut spans: Vec<(usize, usize)> =
-        (0..after.launches.len()).map(|index| (ends(index).0.unwrap_or(0), ends(index).1.unwrap_or(usize::MAX))).collect();
+    let mut spans: Vec<(usize, usize)> = (0..after.launches.len())
+        .map(|index| (ends(index).0.unwrap_or(0), ends(index).1.unwrap_or(usize::MAX)))
+        .collect();
     let mut up = vec![usize::MAX; graph.arena_len()];
     for &id in graph.order().iter().rev() {
         let mut first = up[id.index()];

@@ -111,7 +111,10 @@ impl<'a, 'g> Roots<'a, 'g> {
 fn element_index(graph: &Graph, id: NodeId) -> Option<u32> {
     let (_, operator, _) = split_target(graph.target_of(id));
     let element = matches!(operator, "getitem" | "item" | "get_tuple_element");
-    element.then(|| graph.args_of(id).at(1, "index").and_then(Arg::as_int)).flatten().and_then(|i| u32::try_from(i).ok())
+    element
+        .then(|| graph.args_of(id).at(1, "index").and_then(Arg::as_int))
+        .flatten()
+        .and_then(|i| u32::try_from(i).ok())
 }
 
 /// Whether an operator that may be a view copies here.

@@ -315,11 +315,8 @@ impl<'g> Context<'g> {
         let bytes = flat.total()?;
         let first = self.leaf(flat.pieces.first()?.leaf).dtype;
         let dtype = first.filter(|_| flat.pieces.iter().all(|piece| self.leaf(piece.leaf).dtype == first));
-        let val = self.intern(Value::Tensor(Tensor {
-            dtype: DType::U8,
-            shape: [bytes.clone()].into_iter().collect(),
-            flat,
-        }));
+        let val =
+            self.intern(Value::Tensor(Tensor { dtype: DType::U8, shape: [bytes.clone()].into_iter().collect(), flat }));
         Some(self.intern_leaf(Term::Whole(val), dtype, Some(bytes)))
     }
 

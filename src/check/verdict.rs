@@ -96,6 +96,8 @@ pub enum What {
     Inputs,
     /// The graphs have other regions.
     Regions,
+    /// A group has other members.
+    Groups,
     /// The outputs have another structure.
     Structure,
     /// An output has another value.
@@ -124,6 +126,8 @@ pub enum What {
     Apart,
     /// A wait is gone.
     Wait,
+    /// What a launch sends is written while it is in flight.
+    Race,
     /// Launches of a group stand in another order.
     Order,
     /// A hard order edge is lost.
@@ -154,11 +158,9 @@ impl Verdict {
 impl fmt::Display for Verdict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Equal(proof) => write!(
-                f,
-                "equal: {} launches became {}",
-                proof.stats.launches_before, proof.stats.launches_after
-            ),
+            Self::Equal(proof) => {
+                write!(f, "equal: {} launches became {}", proof.stats.launches_before, proof.stats.launches_after)
+            }
             Self::Different(difference) => write!(f, "different: {difference}"),
             Self::CannotDecide(undecided) => write!(f, "cannot decide: {undecided}"),
         }
@@ -184,6 +186,7 @@ impl fmt::Display for What {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Inputs => f.write_str("the inputs differ"),
+            Self::Groups => f.write_str("the members of a group differ"),
             Self::Regions => f.write_str("the regions differ"),
             Self::Structure => f.write_str("the outputs have another structure"),
             Self::Output { index, names: [before, after] } if before == after => {
@@ -200,6 +203,7 @@ impl fmt::Display for What {
             Self::Extra => f.write_str("a launch sends what the source does not send"),
             Self::Apart => f.write_str("a coalesced collective is launched in parts"),
             Self::Wait => f.write_str("a wait is dropped"),
+            Self::Race => f.write_str("what a launch sends is written while it is in flight"),
             Self::Order => f.write_str("the launches of a group stand in another order"),
             Self::Control => f.write_str("a hard order edge is lost"),
             Self::SharedOutput => f.write_str("an output shares memory that it did not share"),

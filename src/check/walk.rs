@@ -71,6 +71,8 @@ pub(super) struct Walked<'g> {
     pub states: [Val; 2],
     /// Ranks that the graph was made for: a gather into a buffer that holds this rank's part.
     pub ranks: Vec<(GroupKey, i64, NodeId)>,
+    /// (launch, writer): what a launch sends is written before the launch is waited for.
+    pub hazards: Vec<(usize, NodeId)>,
     /// Ranges and pieces looked at.
     pub pieces: usize,
     pub effects: EffectTable,
@@ -120,6 +122,7 @@ pub(super) fn walk<'g>(context: &mut Context<'g>, graph: &'g Graph, role: Role) 
         outputs: Vec::new(),
         states,
         ranks: Vec::new(),
+        hazards: Vec::new(),
         pieces: 0,
         effects,
     };
@@ -138,6 +141,9 @@ pub(super) fn walk<'g>(context: &mut Context<'g>, graph: &'g Graph, role: Role) 
         operands: Vec::new(),
     };
     for (position, &id) in graph.order().iter().enumerate() {
+        if let Some(output) = walk.found.output {
+            return fault(output, format!("is not last: `{}` stands after it", graph.name_of(id)));
+        }
         walk.node(id, position)?;
     }
     walk.finish()
@@ -329,10 +335,16 @@ impl<'g> Walk<'g, '_> {
     fn copies(&self, id: NodeId, target: Name) -> bool {
         let graph = self.found.graph;
         let (_, operator, _) = split_target(graph.text(target));
-        if !matches!(operator, "reshape" | "contiguous" | "flatten" | "ravel" | "reshape_as") {
-            return false;
-        }
         let Some(&base) = graph.operands(id).first() else { return false };
+        match operator {
+            "reshape" | "contiguous" | "flatten" | "ravel" | "reshape_as" => {}
+            "to" | "type_as" | "float" | "half" | "bfloat16" | "cpu" | "cuda" => {
+                let kind = |id: NodeId| graph.tensor(id).map(|ty| (ty.dtype, ty.device.clone()));
+                return kind(base).is_none() || kind(base) != kind(id);
+            }
+            "item" => return graph.tensor(base).is_some(),
+            _ => return false,
+        }
         match graph.tensor(base) {
             Some(ty) if ty.strides.is_some() => !ty.is_dense(),
             _ => self.may_have_gaps(base),
@@ -448,9 +460,7 @@ impl<'g> Walk<'g, '_> {
         let (Value::Tensor(tensor), Type::Tensor(stated)) = (self.context.value(val), graph.type_of(id)) else {
             return Ok(());
         };
-        let clash = |(found, stated): (&Int, &crate::ir::Dim)| {
-            matches!((found.known(), stated.as_const()), (Some(a), Some(b)) if u64::try_from(a) != Ok(b))
-        };
+        let clash = |(found, stated): (&Int, &crate::ir::Dim)| matches!((found.known(), stated.as_const()), (Some(a), Some(b)) if u64::try_from(a) != Ok(b));
         let same = tensor.dtype == stated.dtype
             && tensor.shape.len() == stated.shape.len()
             && !tensor.shape.iter().zip(&stated.shape).any(clash);
@@ -553,6 +563,7 @@ impl<'g> Walk<'g, '_> {
                 let val = self.context.whole(Term::Part(key, part as u32), graph.type_of(node));
                 tensor_of(self.context, val)
             });
+            self.note_hazards(id, place);
             let done = value.and_then(|value| self.memory.write(self.context, place, &value));
             if done.is_none() {
                 return undecided(id, format!("what it writes to `{}`", graph.name_of(node)));
@@ -582,6 +593,23 @@ impl<'g> Walk<'g, '_> {
             return undecided(id, "its result may share memory that is written later");
         }
         Ok(())
+    }
+
+    /// Writes to what a launch in flight still sends.
+    fn note_hazards(&mut self, writer: NodeId, place: Val) {
+        for storage in self.memory.storages_of(self.context, place) {
+            let readers = std::mem::take(&mut self.memory.storage_mut(storage).readers);
+            let (found, node) = (&mut self.found, |pending: &Pending| pending.node);
+            let flying: Vec<(usize, u32)> = readers
+                .into_iter()
+                .filter(|&(_, pending)| {
+                    let pending = found.pending[pending as usize];
+                    !pending.waited && node(&pending) != writer
+                })
+                .collect();
+            found.hazards.extend(flying.iter().map(|&(launch, _)| (launch, writer)));
+            self.memory.storage_mut(storage).readers = flying;
+        }
     }
 
     /// What a call writes, where that is known: one tensor for each operand written, in the shape of that operand.
@@ -692,6 +720,13 @@ impl<'g> Walk<'g, '_> {
         let fences = self.fences;
         self.found.launches.push(Launch { node: id, kind, group, inputs, pending, trivial, fences });
         self.in_flight[id.index()] = (pending, sent as u32);
+        let launch = self.found.launches.len() - 1;
+        for (part, &input) in graph.collective_inputs(id).iter().enumerate() {
+            let Some(place) = self.memory.place(input) else { continue };
+            for storage in self.memory.storages_of(self.context, place) {
+                self.memory.storage_mut(storage).readers.push((launch, pending + part as u32));
+            }
+        }
         let val = match (collective.coalesced, results.as_slice()) {
             (false, &[one]) => one,
             _ => self.context.intern(Value::Tuple(results.clone())),
@@ -787,11 +822,13 @@ impl<'g> Walk<'g, '_> {
             };
             let same = |into: &Tensor| {
                 into.dtype == value.dtype
-                    && super::int::product(&into.shape).is_some_and(|count| super::int::product(&value.shape) == Some(count))
+                    && super::int::product(&into.shape)
+                        .is_some_and(|count| super::int::product(&value.shape) == Some(count))
             };
             if !self.context.tensor(place).is_some_and(same) {
                 return fault(id, format!("writes a result to `{name}`, which has another dtype or size"));
             }
+            self.note_hazards(id, place);
             if self.memory.write(self.context, place, &value).is_none() {
                 return undecided(id, format!("what it writes to `{name}`"));
             }
@@ -826,7 +863,8 @@ impl<'g> Walk<'g, '_> {
                 let Some(rank) = rank else {
                     return fault(id, "sends part of the memory that it writes, not at the place of one rank");
                 };
-                if let Some(&(_, other, node)) = self.found.ranks.iter().find(|known| known.0 == group && known.1 != rank)
+                if let Some(&(_, other, node)) =
+                    self.found.ranks.iter().find(|known| known.0 == group && known.1 != rank)
                 {
                     let name = self.found.graph.name_of(node);
                     return fault(id, format!("is made for rank {rank}, but `{name}` for rank {other}"));

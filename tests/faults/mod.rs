@@ -3,10 +3,10 @@
 #![allow(dead_code, reason = "each test file uses a part")]
 
 use bucketeer::formats::fx::FxText;
+use bucketeer::ir::optable::effects;
 use bucketeer::ir::{
     Arg, Args, Collective, CollectiveKind, DType, Dim, Graph, NodeId, Op, ReduceOp, Strength, TensorType, Type, text,
 };
-use bucketeer::ir::optable::effects;
 use bucketeer::passes::Pipeline;
 use std::path::Path;
 
@@ -28,8 +28,7 @@ pub struct Fault {
 
 const CONCAT: &str = "bucket-reduce-scatter{cap=100MiB},bucket-all-reduce{cap=100MiB},bucket-all-gather{cap=100MiB}";
 const COALESCED: &str = "bucket-reduce-scatter{cap=none,mode=coalesced},bucket-all-gather{cap=none,mode=coalesced}";
-const NO_CAP: &str =
-    "bucket-reduce-scatter{cap=none},bucket-all-reduce{cap=none},bucket-all-gather{cap=none},bucket-broadcast{cap=none}";
+const NO_CAP: &str = "bucket-reduce-scatter{cap=none},bucket-all-reduce{cap=none},bucket-all-gather{cap=none},bucket-broadcast{cap=none}";
 
 /// Effects of all kinds around collectives that merge.
 const EFFECTS: &str = "graph effects {
@@ -203,9 +202,9 @@ fn count(graph: &Graph, id: NodeId) -> Option<i64> {
 fn alike(graph: &Graph, id: NodeId) -> Option<(usize, usize)> {
     let operands = graph.operands(id);
     let known = |id: NodeId| graph.tensor(id).is_some();
-    (0..operands.len())
-        .flat_map(|a| (0..a).map(move |b| (b, a)))
-        .find(|&(a, b)| operands[a] != operands[b] && known(operands[a]) && graph.type_of(operands[a]) == graph.type_of(operands[b]))
+    (0..operands.len()).flat_map(|a| (0..a).map(move |b| (b, a))).find(|&(a, b)| {
+        operands[a] != operands[b] && known(operands[a]) && graph.type_of(operands[a]) == graph.type_of(operands[b])
+    })
 }
 
 /// The launches that were packed: what they send is a `cat`, or a view or copy of one.
@@ -293,7 +292,8 @@ fn wrong_start(graph: &mut Graph) -> bool {
 fn read_elsewhere(graph: &mut Graph, place: impl Fn(i64, i64, i64) -> i64) -> bool {
     for split in unpacks(graph) {
         let buffer = graph.operands(split)[0];
-        let (Some(Arg::List(sizes)), Some(total)) = (graph.args_of(split).at(1, "split_sizes"), count(graph, buffer)) else {
+        let (Some(Arg::List(sizes)), Some(total)) = (graph.args_of(split).at(1, "split_sizes"), count(graph, buffer))
+        else {
             continue;
         };
         let sizes: Option<Vec<i64>> = sizes.iter().map(Arg::as_int).collect();
@@ -348,7 +348,9 @@ fn rank_order_of_gather(graph: &mut Graph) -> bool {
             continue;
         }
         for item in users(graph, split) {
-            let (Some(elements), shape) = (count(graph, item), graph.tensor(item).unwrap().shape.clone()) else { continue };
+            let (Some(elements), shape) = (count(graph, item), graph.tensor(item).unwrap().shape.clone()) else {
+                continue;
+            };
             if elements == total {
                 continue;
             }
@@ -375,7 +377,14 @@ fn transposed_gather(graph: &mut Graph) -> bool {
         let buffer = graph.operands(table)[0];
         let turned: TensorType = ty.with_shape([Dim::Const(columns), Dim::Const(rows)].into_iter().collect());
         let sizes = Arg::List(vec![Arg::Int(columns as i64), Arg::Int(rows as i64)]);
-        let view = insert(graph, split, "aten.view.default", positional(vec![operand(), sizes]), &[buffer], Type::Tensor(turned));
+        let view = insert(
+            graph,
+            split,
+            "aten.view.default",
+            positional(vec![operand(), sizes]),
+            &[buffer],
+            Type::Tensor(turned),
+        );
         let order = Arg::List(vec![Arg::Int(1), Arg::Int(0)]);
         let ty = Type::Tensor(TensorType { strides: None, ..ty });
         let turned = insert(graph, split, "aten.permute.default", positional(vec![operand(), order]), &[view], ty);
@@ -478,7 +487,8 @@ fn cast_across_sum(graph: &mut Graph) -> bool {
         graph.node_mut(id).ty = ty;
         graph.node_mut(wait).ty = ty;
         let place = next_of(graph, wait);
-        let back = insert(graph, place, "prims.convert_element_type.default", cast(DType::F32), &[wait], Type::Tensor(to));
+        let back =
+            insert(graph, place, "prims.convert_element_type.default", cast(DType::F32), &[wait], Type::Tensor(to));
         replace_uses(graph, wait, back, &[]);
         return true;
     }
@@ -505,7 +515,8 @@ fn double_rounding(graph: &mut Graph) -> bool {
 fn stale_read(graph: &mut Graph) -> bool {
     let Some(&write) = calls(graph, "copy_").first() else { return false };
     let written = graph.operands(write)[0];
-    let reader = users(graph, written).into_iter().find(|&id| is_before(graph, write, id) && graph.node(id).op != Op::Output);
+    let reader =
+        users(graph, written).into_iter().find(|&id| is_before(graph, write, id) && graph.node(id).op != Op::Output);
     let Some(reader) = reader.filter(|&id| matches!(graph.node(id).op, Op::Call(_))) else { return false };
     move_before(graph, reader, write);
     true
@@ -581,10 +592,12 @@ fn second_launch(graph: &mut Graph) -> bool {
 
 /// Sends something that was never asked for.
 fn foreign_launch(graph: &mut Graph) -> bool {
-    let Some(&id) = launches(graph, |c| matches!(c.kind, CollectiveKind::AllReduce { .. }) && !c.coalesced).last() else {
+    let Some(&id) = launches(graph, |c| matches!(c.kind, CollectiveKind::AllReduce { .. }) && !c.coalesced).last()
+    else {
         return false;
     };
-    let Some(&input) = graph.order().iter().find(|&&id| graph.node(id).op == Op::Input && graph.tensor(id).is_some()) else {
+    let Some(&input) = graph.order().iter().find(|&&id| graph.node(id).op == Op::Input && graph.tensor(id).is_some())
+    else {
         return false;
     };
     let (op, args, ty) = (graph.node(id).op, graph.args_of(id).clone(), graph.type_of(input).clone());
@@ -598,7 +611,9 @@ fn foreign_launch(graph: &mut Graph) -> bool {
 fn leaking_pad(graph: &mut Graph) -> bool {
     for pack in packs(graph) {
         let Some(&launch) = users(graph, pack).first() else { continue };
-        let Some(Collective { kind: CollectiveKind::AllReduce { .. }, .. }) = graph.collective(launch) else { continue };
+        let Some(Collective { kind: CollectiveKind::AllReduce { .. }, .. }) = graph.collective(launch) else {
+            continue;
+        };
         let (Some(ty), Some(&wait)) = (graph.tensor(pack).cloned(), users(graph, launch).first()) else { continue };
         let Some(total) = count(graph, pack) else { continue };
         let fill = Args {
@@ -640,7 +655,9 @@ fn escaping_view(graph: &mut Graph) -> bool {
 fn input_as_output(graph: &mut Graph) -> bool {
     let id = output(graph);
     for (place, operand) in graph.operands(id).to_vec().into_iter().enumerate() {
-        if graph.target_of(operand) == "aten.clone.default" && graph.type_of(operand) == graph.type_of(graph.operands(operand)[0]) {
+        if graph.target_of(operand) == "aten.clone.default"
+            && graph.type_of(operand) == graph.type_of(graph.operands(operand)[0])
+        {
             let from = graph.operands(operand)[0];
             graph.operands_mut(id)[place] = from;
             return graph.node(from).op == Op::Input;
@@ -757,7 +774,8 @@ fn wrong_slot(graph: &mut Graph) -> bool {
             slot = graph.operands(slot)[0];
         }
         let args = graph.args_of(slot).clone();
-        let (Some(start), Some(end)) = (args.positional.get(2).and_then(Arg::as_int), args.positional.get(3).and_then(Arg::as_int))
+        let (Some(start), Some(end)) =
+            (args.positional.get(2).and_then(Arg::as_int), args.positional.get(3).and_then(Arg::as_int))
         else {
             continue;
         };
@@ -819,8 +837,10 @@ fn undivided_size(graph: &mut Graph) -> bool {
 
 /// The member of another bucket of that type.
 fn other_buckets_member(graph: &mut Graph) -> bool {
-    let items: Vec<(NodeId, NodeId)> =
-        unpacks(graph).into_iter().flat_map(|split| users(graph, split).into_iter().map(move |item| (split, item))).collect();
+    let items: Vec<(NodeId, NodeId)> = unpacks(graph)
+        .into_iter()
+        .flat_map(|split| users(graph, split).into_iter().map(move |item| (split, item)))
+        .collect();
     for (&(s, a), &(t, b)) in items.iter().flat_map(|a| items.iter().map(move |b| (a, b))) {
         if s != t && is_before(graph, a, b) && graph.type_of(a) == graph.type_of(b) {
             replace_uses(graph, b, a, &[]);
@@ -856,10 +876,7 @@ fn unwritten_buffer(graph: &mut Graph) -> bool {
     let ty = graph.tensor(buffer).cloned();
     let Some(ty) = ty.filter(|ty| ty.elements().is_some_and(|count| count.as_const().is_some())) else { return false };
     let sizes = ty.shape.iter().map(|dim| Arg::Int(dim.as_const().unwrap() as i64)).collect();
-    let args = Args {
-        positional: vec![Arg::List(sizes)],
-        keyword: vec![("dtype".into(), Arg::DType(ty.dtype))],
-    };
+    let args = Args { positional: vec![Arg::List(sizes)], keyword: vec![("dtype".into(), Arg::DType(ty.dtype))] };
     let empty = insert(graph, split, "aten.empty.memory_format", args, &[], Type::Tensor(ty));
     graph.operands_mut(split)[0] = empty;
     true
@@ -901,7 +918,11 @@ pub const FAULTS: &[Fault] = &[
     Fault { name: "in-place write dropped", changes_values: true, plant: dropped_write },
     Fault { name: "in-place write added", changes_values: true, plant: extra_write },
     Fault { name: "collective dropped, input in its place", changes_values: true, plant: drop_launch },
-    Fault { name: "collective dropped, another's result in its place", changes_values: true, plant: launch_for_another },
+    Fault {
+        name: "collective dropped, another's result in its place",
+        changes_values: true,
+        plant: launch_for_another,
+    },
     Fault { name: "collective launched twice", changes_values: false, plant: second_launch },
     Fault { name: "collective that nobody asked for", changes_values: false, plant: foreign_launch },
     Fault { name: "pad leaking", changes_values: true, plant: leaking_pad },
