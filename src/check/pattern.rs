@@ -12,7 +12,7 @@ pub(super) struct Step {
 
 /// Loops from the outermost in, which visit bytes of a leaf in order. Two loops that are one are kept as one, and loops
 /// of one turn are left out, so equal visits have equal patterns (but for those of stride zero).
-pub(super) type Pattern = SmallVec<[Step; 2]>;
+pub(super) type Pattern = SmallVec<[Step; 1]>;
 
 /// `bytes` bytes end to end.
 pub(super) fn dense(bytes: Int) -> Pattern {
