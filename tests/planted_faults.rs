@@ -1,11 +1,11 @@
 //! Every planted fault is refused by the checker alone. `cargo test --test planted_faults -- --nocapture` prints the
 //! table of faults and what was said.
 
-mod faults;
+mod planted;
 mod files;
 
 use bucketeer::check::{Options, Verdict, prove_with};
-use faults::{FAULTS, pairs};
+use planted::{FAULTS, pairs};
 
 #[test]
 fn every_planted_fault_is_refused() {
