@@ -1,8 +1,8 @@
 //! Every planted fault is refused by the checker alone. `cargo test --test planted_faults -- --nocapture` prints the
 //! table of faults and what was said.
 
-mod planted;
 mod files;
+mod planted;
 
 use bucketeer::check::{Options, Verdict, prove_with};
 use planted::{FAULTS, pairs};
