@@ -52,7 +52,8 @@ impl InputFault {
         let mut message = format!("graph `{name}` is not well-formed");
         for error in errors.0.iter().take(MOST_FAULTS) {
             let error = error.to_string();
-            match definition(text, graph, &error) {
+            let place = error.split('`').nth(1).and_then(|name| definition(text, graph, name));
+            match place {
                 Some(place) => {
                     let bare = excerpt(file, &place, None);
                     message.push_str(&format!("\n  {}\n{bare}", shorten(&error)));
@@ -66,6 +67,17 @@ impl InputFault {
         }
         Self(message)
     }
+}
+
+/// The line that defines a node of a document's graph; none where lines mean little, as in JSON.
+pub fn point_at(file: &str, document: &Document, graph: usize, node: &str) -> Option<String> {
+    let place = definition(document.source(), graph, node)?;
+    Some(excerpt(file, &place, None))
+}
+
+/// A text without what would scramble a terminal.
+pub fn clean(text: &str) -> String {
+    text.chars().map(visible).collect()
 }
 
 /// A text without what would scramble a terminal, cut if it is long.
@@ -106,9 +118,11 @@ fn excerpt(file: &str, place: &Place, expected: Option<&str>) -> String {
     )
 }
 
-/// Where the first node that a fault names is defined: its name followed by `=` or `:`, in the graph of that index.
-fn definition(text: &str, graph: usize, error: &str) -> Option<Place> {
-    let name = error.split('`').nth(1).filter(|name| !name.is_empty())?;
+/// Where a node is defined: its name followed by `=` or `:`, in the graph of that index.
+fn definition(text: &str, graph: usize, name: &str) -> Option<Place> {
+    if name.is_empty() {
+        return None;
+    }
     let from = text.match_indices("def forward").nth(graph).map_or(0, |(at, _)| at);
     let word = |c: char| c.is_alphanumeric() || c == '_' || c == '.';
     let defines = |&at: &usize| {
@@ -150,9 +164,10 @@ mod tests {
     #[test]
     fn definitions_are_found_by_name() {
         let text = "s1 = f(s)\ndef forward(self, s: 'f32[2]'):\n    r: \"f32\" = g(s)\n    x == s\n";
-        let place = definition(text, 0, "`r` reads `s`").unwrap();
+        let place = definition(text, 0, "r").unwrap();
         assert_eq!((place.line, place.column), (3, 5));
-        assert_eq!(definition(text, 0, "`s` is wrong").map(|p| p.line), Some(2));
-        assert!(definition(text, 0, "no name").is_none());
+        assert_eq!(definition(text, 0, "s").map(|p| p.line), Some(2));
+        assert!(definition(text, 0, "").is_none());
+        assert!(definition(text, 0, "t").is_none());
     }
 }

@@ -12,6 +12,22 @@ pub fn label(path: &Path) -> String {
     if is_stdin(path) { "<stdin>".to_owned() } else { path.display().to_string() }
 }
 
+/// Refuses a list of files that names stdin twice: it can be read only once.
+pub fn stdin_once<'a>(paths: impl IntoIterator<Item = &'a Path>) -> Result<()> {
+    if paths.into_iter().filter(|path| is_stdin(path)).count() > 1 {
+        bail!("`-` is given more than once, but stdin can be read only once");
+    }
+    Ok(())
+}
+
+/// Refuses a document with a graph that is not well-formed.
+pub fn well_formed(label: &str, document: &Document) -> Result<()> {
+    for (index, graph) in document.graphs().iter().enumerate() {
+        bucketeer::ir::verify(graph).map_err(|errors| InputFault::of_verify(label, document, index, &errors))?;
+    }
+    Ok(())
+}
+
 fn is_stdin(path: &Path) -> bool {
     path.as_os_str() == "-"
 }

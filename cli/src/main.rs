@@ -1,17 +1,21 @@
 //! The command line of bucketeer: one file for each subcommand.
 //!
 //! Results go to stdout or a file, talk goes to stderr. Exit codes: 0 fine; 1 the input is at fault, or a check said
-//! no; 2 the work could not be done: a file that cannot be read or written, options that make no sense.
+//! no; 2 the work could not be done: a file that cannot be read or written, options that make no sense, a check that
+//! cannot decide.
 
+mod check_ranks;
 mod convert;
 mod fault;
 mod input;
 mod inspect;
 mod output;
+mod proof;
 mod rewrite;
 mod table;
 mod talk;
 mod units;
+mod verify;
 
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
@@ -29,6 +33,8 @@ enum Command {
     Rewrite(Box<rewrite::RewriteArgs>),
     Inspect(inspect::InspectArgs),
     Convert(convert::ConvertArgs),
+    Verify(verify::VerifyArgs),
+    CheckRanks(check_ranks::CheckRanksArgs),
 }
 
 /// How a command that did its work ended.
@@ -38,6 +44,8 @@ enum Verdict {
     Accepted,
     /// A check said no; what it found was printed.
     Rejected,
+    /// A check could not decide; why was printed.
+    Undecided,
 }
 
 fn main() -> ExitCode {
@@ -45,10 +53,13 @@ fn main() -> ExitCode {
         Command::Rewrite(arguments) => rewrite::run(*arguments),
         Command::Inspect(arguments) => inspect::run(arguments),
         Command::Convert(arguments) => convert::run(&arguments),
+        Command::Verify(arguments) => verify::run(arguments),
+        Command::CheckRanks(arguments) => check_ranks::run(arguments),
     };
     match verdict {
         Ok(Verdict::Accepted) => ExitCode::SUCCESS,
         Ok(Verdict::Rejected) => ExitCode::from(1),
+        Ok(Verdict::Undecided) => ExitCode::from(2),
         Err(error) if output::is_closed_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => match error.downcast_ref::<fault::InputFault>() {
             Some(fault) => {

@@ -1,6 +1,7 @@
-//! `rewrite`: reads graphs, merges their collectives, and writes them back.
+//! `rewrite`: reads graphs, merges their collectives, proves the result, and writes it back.
 
 mod args;
+mod prove;
 mod report;
 mod summary;
 
@@ -28,8 +29,15 @@ pub fn run(arguments: RewriteArgs) -> Result<Verdict> {
     for index in 0..document.graphs().len() {
         let graph = &mut document.graphs_mut()[index];
         progress.pause(|| job.warn_of_strangers(graph));
+        let source = prove::wants(&job, graph).then(|| graph.clone());
         match rewrite(graph, &job.pipeline, &progress) {
-            Ok(report) => reports.push(report),
+            Ok(mut report) => {
+                progress.set(format!("{}: prove", report.graph));
+                let label = input::label(&job.graph);
+                let prove = || prove::prove(&job, &label, &document, index, source.as_ref());
+                report.take_proof(times.measure("prove", prove)?);
+                reports.push(report);
+            }
             Err(PipelineError::Input(errors)) => {
                 return Err(InputFault::of_verify(&input::label(&job.graph), &document, index, &errors).into());
             }
@@ -96,7 +104,10 @@ impl Times {
     fn measure<T>(&mut self, name: &'static str, work: impl FnOnce() -> T) -> T {
         let start = Instant::now();
         let done = work();
-        self.0.push((name, start.elapsed()));
+        match self.0.iter_mut().find(|(known, _)| *known == name) {
+            Some((_, time)) => *time += start.elapsed(),
+            None => self.0.push((name, start.elapsed())),
+        }
         done
     }
 

@@ -1,4 +1,325 @@
-//! Proofs about graphs: what they compute, and whether ranks agree. Shares no code with the passes.
+//! Proves that a rewritten graph computes what its source does. Shares no code with the passes.
+//!
+//! # Values
+//!
+//! Both graphs are walked once, in program order, and each node gets a value. Equal values have equal numbers, in both
+//! graphs, so a node that did not change costs one look-up. The lattice:
+//!
+//! ```text
+//! Value   = Tensor(dtype, shape, bytes) | Int(size) | Tuple(values) | Opaque(leaf)
+//! bytes   = a table of rows; each range of columns is a run of bytes of one leaf         (flat.rs)
+//! run     = offset + nested loops of (count, stride) over the leaf                       (pattern.rs)
+//! leaf    = Input(n) | Call(target, arguments, operands, states) | Part(call, k)         (terms.rs)
+//!         | Const(element) | Unset(name)
+//!         | Cast(dtype, leaf) | Moved(device, leaf)
+//!         | Ranks(group, leaf)            all ranks' bytes of the leaf, in rank order
+//!         | Merged(op, group, leaf)       element by element over the ranks
+//!         | Shard(op, group, run)         this rank's row of a table, element by element over the ranks
+//!         | Exchange(kind, group, value) | Whole(value)       not followed further
+//! ```
+//!
+//! Sizes and offsets are polynomials over the graph's symbols, so what is proven holds for all sizes. Symbols are taken
+//! as not negative.
+//!
+//! # Transfer
+//!
+//! ```text
+//! view, reshape, unsqueeze, squeeze, clone, alias, detach, contiguous   the same bytes, another shape
+//! view(dtype)            the same bytes, another dtype
+//! cat, stack, pad        ranges side by side; pad is a Const leaf
+//! slice, select, split, chunk, unbind, narrow, getitem     a range of columns
+//! permute, transpose, t, expand        the loops in another order, or of stride 0; one run only
+//! cast                   Cast around each leaf: it passes cat, slice and gather, never a sum
+//! all_gather             range of leaf L  ->  the same range of Ranks(L), a row for each rank; any dimension
+//! all_reduce, broadcast  range of leaf L  ->  the same range of Merged(L)
+//! reduce_scatter         column range of the table of chunks  ->  Shard; any dimension
+//! coalesced forms        each input by itself
+//! wait                   the value itself
+//! over one rank, or of no bytes        the input
+//! bucketing._pre_bucket_all_gather, _pre_bucket_reduce_scatter, _chunk_cat, full, zeros, ones, empty   by meaning
+//! sym_size, sym_numel, *, +, -, //     polynomials
+//! any other call         Call(..), equal only to the same call of equal values
+//! random operators       read and write one state, in order; fences another
+//! x.op_(..), out=        write a range of a storage's bytes; later reads of its views see it   (memory.rs)
+//! ```
+//!
+//! # What is checked
+//!
+//! 1. Inputs have equal names and types; outputs are equal values, and so is what is left in the inputs' memory.
+//! 2. **Launches** (launches.rs): each source collective is found in exactly one launch of the result, and launches send
+//!    nothing else but fill. Two that send the same may become one; what moves nothing may go.
+//! 3. **Waits**: no element of a result in flight is read, also not through views; what was waited for still is; what
+//!    is being sent is not written.
+//! 4. **Order** (order.rs): of launches in each group, around fences, of random draws, by hard control edges.
+//! 5. **Aliases** (outputs.rs): outputs share no memory, with each other or with inputs, that they did not share.
+//!
+//! # What is not understood
+//!
+//! Operators outside the table that only move elements (`flip`, `as_strided`, `unfold`, ..) are values of their own;
+//! that is exact where both graphs have them on equal values. A permutation of a tensor of several runs, and tables that
+//! fall into more than 65,536 pieces, are taken as wholes. Writes inside regions, and writes through views that are not
+//! followed, give [`Verdict::CannotDecide`]. A cast is not moved across the gather of a launch: what is sent has to stay
+//! what was sent. Two launches that differ only by the order of summation inside a reduction are equal.
+//!
+//! PyTorch's merged gathers hold the rank they were made for (their input is the slot of that rank in the buffer that
+//! they write). Such a graph is proven for that rank; [`Proof::ranks`] says which.
+//!
+//! Cost: linear in nodes, operands and pieces.
 
 pub mod eval;
+mod exchange;
+mod flat;
+mod int;
+mod launches;
+mod layout;
+mod meaning;
+mod memory;
+mod order;
+mod outputs;
+mod pattern;
 pub mod ranks;
+mod show;
+mod terms;
+mod verdict;
+mod walk;
+
+pub use verdict::{Difference, Options, Proof, RankNote, Side, Stats, Term, Undecided, Verdict, What};
+
+use crate::ir::{Graph, NodeId};
+use launches::{Assignment, Mismatch};
+use order::Disorder;
+use show::Show;
+use terms::{Context, Val};
+use walk::{Role, Stop, Walked};
+
+/// Decides whether `after` computes what `before` does; see the module docs.
+#[must_use]
+pub fn prove(before: &Graph, after: &Graph) -> Verdict {
+    prove_with(before, after, Options::default())
+}
+
+/// As [`prove`], with options.
+#[must_use]
+pub fn prove_with(before: &Graph, after: &Graph, options: Options) -> Verdict {
+    let mut context = Context::new();
+    match compare(&mut context, before, after, options) {
+        Ok(proof) => Verdict::Equal(proof),
+        Err(verdict) => *verdict,
+    }
+}
+
+type Check<T = ()> = Result<T, Box<Verdict>>;
+
+fn different(what: What, before: Term, after: Term) -> Box<Verdict> {
+    Box::new(Verdict::Different(Box::new(Difference { what, before, after })))
+}
+
+fn compare<'g>(context: &mut Context<'g>, before: &'g Graph, after: &'g Graph, options: Options) -> Check<Proof> {
+    signatures(before, after)?;
+    let source = walk::walk(context, before, Role::Before).map_err(|stop| stopped(before, Side::Before, stop))?;
+    let result = walk::walk(context, after, Role::After).map_err(|stop| stopped(after, Side::After, stop))?;
+    values(context, &source, &result)?;
+    let assignment = launches::assign(context, &source, &result)
+        .map_err(|mismatch| unmatched(context, &source, &result, &mismatch))?;
+    order::check(&source, &result, &assignment, options.launches_may_move)
+        .map_err(|disorder| disordered(&source, &result, &assignment, &disorder))?;
+    let shared = outputs::shared(&source, &result);
+    let name = |id: NodeId| after.name_of(id).to_owned();
+    if let (Some(first), false) = (shared.first(), options.outputs_may_share) {
+        let term = format!("shares memory with `{}`", name(first.with));
+        return Err(different(
+            What::SharedOutput,
+            Term { node: None, text: "memory of its own".to_owned() },
+            Term { node: Some(name(first.output)), text: term },
+        ));
+    }
+    let ranks = result.ranks.iter().map(|&(group, rank, node)| RankNote {
+        group: context.groups[group.0 as usize].0.to_owned(),
+        rank: u32::try_from(rank).unwrap_or(0),
+        node: name(node),
+    });
+    Ok(Proof {
+        stats: Stats {
+            nodes: before.order().len() + after.order().len(),
+            values: context.value_count(),
+            pieces: source.pieces + result.pieces,
+            launches_before: source.launches.len(),
+            launches_after: result.launches.len(),
+        },
+        ranks: ranks.collect(),
+        shared_outputs: shared.iter().map(|shared| (name(shared.output), name(shared.with))).collect(),
+    })
+}
+
+/// Whether the graphs belong together at all.
+fn signatures(before: &Graph, after: &Graph) -> Check {
+    let inputs = |graph: &Graph| -> Vec<NodeId> {
+        graph.order().iter().copied().filter(|&id| graph.node(id).op == crate::ir::Op::Input).collect()
+    };
+    let (old, new) = (inputs(before), inputs(after));
+    let term = |graph: &Graph, id: Option<&NodeId>| match id {
+        Some(&id) => Term {
+            node: Some(graph.name_of(id).to_owned()),
+            text: format!("{} {}", graph.name_of(id), graph.type_of(id)),
+        },
+        None => Term { node: None, text: "no input".to_owned() },
+    };
+    for index in 0..old.len().max(new.len()) {
+        let (a, b) = (old.get(index), new.get(index));
+        let same = a.zip(b).is_some_and(|(&a, &b)| {
+            before.name_of(a) == after.name_of(b)
+                && before.type_of(a) == after.type_of(b)
+                && before.meta_of(a).pending == after.meta_of(b).pending
+        });
+        if !same {
+            return Err(different(What::Inputs, term(before, a), term(after, b)));
+        }
+    }
+    for old in before.groups() {
+        let new = after.groups().iter().find(|new| new.name == old.name && new.size == old.size);
+        if let Some(new) =
+            new.filter(|new| !new.members.is_empty() && !old.members.is_empty() && new.members != old.members)
+        {
+            let term = |members| Term { node: None, text: format!("group {} is {members:?}", old.name) };
+            return Err(different(What::Groups, term(&old.members), term(&new.members)));
+        }
+    }
+    if before.regions() != after.regions() {
+        let term = |graph: &Graph| Term { node: None, text: format!("{} regions", graph.regions().len() - 1) };
+        return Err(different(What::Regions, term(before), term(after)));
+    }
+    Ok(())
+}
+
+fn stopped(graph: &Graph, side: Side, stop: Stop) -> Box<Verdict> {
+    match stop {
+        Stop::Undecided { node, reason } => {
+            Box::new(Verdict::CannotDecide(Box::new(Undecided { side, node: graph.name_of(node).to_owned(), reason })))
+        }
+        Stop::Fault { node, reason } => {
+            let broken = Term { node: Some(graph.name_of(node).to_owned()), text: reason };
+            let other = Term { node: None, text: "a well-formed graph".to_owned() };
+            let (before, after) = if side == Side::Before { (broken, other) } else { (other, broken) };
+            different(What::IllFormed(side), before, after)
+        }
+    }
+}
+
+/// Outputs, what is left in inputs, and the states.
+fn values<'g>(context: &Context<'g>, source: &Walked<'g>, result: &Walked<'g>) -> Check {
+    let outputs = |walked: &Walked<'g>| walked.output.map(|id| walked.graph.args_of(id).clone());
+    if outputs(source) != outputs(result) {
+        let term = |walked: &Walked<'g>| {
+            let mut text = String::new();
+            if let Some(args) = outputs(walked) {
+                let _ = args.write(&mut text, crate::ir::Spacing::Tight, &|index| format!("#{index}"));
+            }
+            Term { node: walked.output.map(|id| walked.graph.name_of(id).to_owned()), text }
+        };
+        return Err(different(What::Structure, term(source), term(result)));
+    }
+    for (index, (&a, &b)) in source.outputs.iter().zip(&result.outputs).enumerate() {
+        if a != b {
+            let names = [source, result].map(|walked| {
+                let output = walked.output.map(|id| walked.graph.operands(id)[index]);
+                output.map_or_else(String::new, |id| walked.graph.name_of(id).to_owned())
+            });
+            return Err(value_difference(context, source, result, What::Output { index, names }, a, b));
+        }
+    }
+    for (&(id, a), &(_, b)) in source.inputs.iter().zip(&result.inputs) {
+        if a != b {
+            let name = source.graph.name_of(id).to_owned();
+            return Err(value_difference(context, source, result, What::InputMemory { name }, a, b));
+        }
+    }
+    for (what, index) in [(What::RandomState, 0), (What::Fences, 1)] {
+        let (a, b) = (source.states[index], result.states[index]);
+        if a != b {
+            return Err(value_difference(context, source, result, what, a, b));
+        }
+    }
+    Ok(())
+}
+
+fn value_difference<'g>(
+    context: &Context<'g>,
+    source: &Walked<'g>,
+    result: &Walked<'g>,
+    what: What,
+    before: Val,
+    after: Val,
+) -> Box<Verdict> {
+    let show = Show { context, graphs: [source.graph, result.graph] };
+    let (a, b) = show.first_difference(before, after);
+    let term = |val: Val, side: usize| Term { node: show.node_name(val, side), text: show.term(val) };
+    different(what, term(a, 0), term(b, 1))
+}
+
+fn launch_term<'g>(context: &Context<'g>, source: &Walked<'g>, result: &Walked<'g>, side: usize, index: usize) -> Term {
+    let show = Show { context, graphs: [source.graph, result.graph] };
+    let walked = [source, result][side];
+    let launch = &walked.launches[index];
+    let sent: Vec<String> = launch.inputs.iter().map(|&val| show.term(val)).collect();
+    Term {
+        node: Some(walked.graph.name_of(launch.node).to_owned()),
+        text: format!("{} of {}", launch.kind.name(), sent.join(", ")),
+    }
+}
+
+fn unmatched<'g>(context: &Context<'g>, source: &Walked<'g>, result: &Walked<'g>, mismatch: &Mismatch) -> Box<Verdict> {
+    let none = |text: &str| Term { node: None, text: text.to_owned() };
+    match *mismatch {
+        Mismatch::Dropped(index) => {
+            let term = launch_term(context, source, result, 0, index);
+            different(What::Dropped, term, none("no launch sends it"))
+        }
+        Mismatch::Extra(index, leaf) => {
+            let term = launch_term(context, source, result, 1, index);
+            let show = Show { context, graphs: [source.graph, result.graph] };
+            let sent = leaf.map_or_else(|| "it".to_owned(), |leaf| show.leaf_term(leaf));
+            different(What::Extra, none(&format!("no collective sends {sent}, or not once more")), term)
+        }
+        Mismatch::Apart(index) => {
+            let term = launch_term(context, source, result, 0, index);
+            different(What::Apart, term, none("several launches send its inputs"))
+        }
+    }
+}
+
+fn disordered(source: &Walked<'_>, result: &Walked<'_>, assignment: &Assignment, disorder: &Disorder) -> Box<Verdict> {
+    let old = |index: usize| source.graph.name_of(source.launches[index].node).to_owned();
+    let new = |index: usize| result.graph.name_of(result.launches[index].node).to_owned();
+    let image = |index: usize| assignment.of[index].iter().flatten().next().map(|place| new(place.0));
+    let term = |node: Option<String>, text: String| Term { node, text };
+    match *disorder {
+        Disorder::Swapped(first, second) => different(
+            What::Order,
+            term(Some(old(first)), format!("`{}` is launched before `{}`", old(first), old(second))),
+            term(image(first), "is launched after it, and no merge asks for that".to_owned()),
+        ),
+        Disorder::Fence(from, to) => different(
+            What::Fences,
+            term(Some(old(from)), "keeps its side of each fence".to_owned()),
+            term(Some(new(to)), "is on another side of a fence".to_owned()),
+        ),
+        Disorder::Wait(from, to) => different(
+            What::Wait,
+            term(Some(old(from)), "is waited for".to_owned()),
+            term(Some(new(to)), "is not waited for".to_owned()),
+        ),
+        Disorder::Race(launch, writer) => different(
+            What::Race,
+            term(None, "nothing writes what is being sent".to_owned()),
+            term(
+                Some(result.graph.name_of(writer).to_owned()),
+                format!("writes what `{}` sends before it is waited for", new(launch)),
+            ),
+        ),
+        Disorder::Control(from, to, why) => {
+            let (from, to) = (source.graph.name_of(from).to_owned(), source.graph.name_of(to).to_owned());
+            let text = format!("`{to}` runs after `{from}`");
+            different(What::Control, term(Some(to), text), term(None, why.to_owned()))
+        }
+    }
+}

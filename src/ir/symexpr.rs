@@ -125,6 +125,33 @@ impl SymExpr {
         Some(Self { terms })
     }
 
+    /// The quotient by an expression of one term, when it is exact for every value of the symbols.
+    #[must_use]
+    pub fn divide_by_term(&self, divisor: &Self) -> Option<Self> {
+        let [by] = divisor.terms.as_slice() else { return None };
+        let mut terms = self.terms.clone();
+        for term in &mut terms {
+            if term.coefficient.checked_rem(by.coefficient)? != 0 {
+                return None;
+            }
+            term.coefficient = term.coefficient.checked_div(by.coefficient)?;
+            for (atom, power) in &by.factors {
+                let at = term.factors.binary_search_by(|(have, _)| have.cmp(atom)).ok()?;
+                term.factors[at].1 = term.factors[at].1.checked_sub(*power)?;
+                if term.factors[at].1 == 0 {
+                    term.factors.remove(at);
+                }
+            }
+        }
+        Self::normalize(terms)
+    }
+
+    /// Whether no coefficient is negative: then the value is not, as long as no symbol is.
+    #[must_use]
+    pub fn has_no_minus(&self) -> bool {
+        self.terms.iter().all(|term| term.coefficient > 0)
+    }
+
     /// The value with every atom replaced by what `value_of` says of it, or `None` if it knows one not or the
     /// result does not fit.
     #[must_use]

@@ -81,6 +81,10 @@ pub struct RewriteArgs {
     pipeline: Option<String>,
     #[command(flatten)]
     facts: FactsArgs,
+    /// Whether to prove that the result computes what the graph does; by default where that takes less than about a
+    /// second. If asked for, a graph that cannot be proven is not written
+    #[arg(long, value_name = "on|off", num_args = 0..=1, require_equals = true, default_missing_value = "on")]
+    verify: Option<SwitchWord>,
     /// Say of every collective where it went, or why it was left alone
     #[arg(long)]
     explain: bool,
@@ -133,7 +137,7 @@ enum UnpackWord {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
-enum SwitchWord {
+pub enum SwitchWord {
     On,
     Off,
 }
@@ -148,6 +152,8 @@ pub struct Job {
     /// What to say before.
     pub notes: Vec<String>,
     pub facts: Facts,
+    /// Whether to prove the result, if it was said.
+    pub verify: Option<SwitchWord>,
     pub explain: bool,
     pub json: bool,
     pub stats: bool,
@@ -186,6 +192,7 @@ impl RewriteArgs {
             pipeline,
             notes,
             facts: self.facts.validate()?,
+            verify: self.verify,
             explain: self.explain,
             json: self.json,
             stats: self.stats,

@@ -117,7 +117,18 @@ pub struct GraphReport {
     /// No device is known of some collectives that were looked at; they were taken to be on one.
     pub no_device_data: bool,
     pub remarks: Vec<RemarkReport>,
+    pub proof: ProofReport,
     pub warnings: Vec<String>,
+}
+
+/// Whether the result is proven to compute what the graph did.
+#[derive(Debug, Serialize)]
+#[serde(tag = "verdict", content = "because", rename_all = "snake_case")]
+pub enum ProofReport {
+    Equal,
+    /// It was not tried.
+    NotTried(String),
+    CannotDecide(String),
 }
 
 /// The whole JSON document.
@@ -180,6 +191,7 @@ impl GraphReport {
             dropped_wishes: merges().flat_map(|merge| merge.dropped_wishes.iter().cloned()).collect(),
             no_device_data: plans.iter().any(|(_, plan)| lacks_devices(graph, plan)),
             remarks: remarks(graph, &before, &plans, &buckets),
+            proof: ProofReport::NotTried(String::new()),
             warnings: Vec::new(),
             passes: passes
                 .iter()
@@ -189,6 +201,14 @@ impl GraphReport {
         };
         report.warnings = warnings(&report);
         report
+    }
+
+    /// Adds what came of the proof; that nothing did deserves attention.
+    pub fn take_proof(&mut self, proof: ProofReport) {
+        if let ProofReport::CannotDecide(because) = &proof {
+            self.warnings.push(format!("graph `{}`: the result is not proven: {because}", self.graph));
+        }
+        self.proof = proof;
     }
 }
 

@@ -1,6 +1,6 @@
 //! What is said of a rewritten graph: a summary of one screen, a line for each collective, and statistics.
 
-use super::report::{Change, Fate, GraphReport, Volume, growth_percent};
+use super::report::{Change, Fate, GraphReport, ProofReport, Volume, growth_percent};
 use crate::table::{Align, Table};
 use crate::units::{count, human, human_or_unknown};
 
@@ -56,6 +56,12 @@ pub fn summary(report: &GraphReport) -> Vec<String> {
     if report.no_device_data {
         lines.push("  no device data: taken as one device".to_owned());
     }
+    lines.push(match &report.proof {
+        ProofReport::Equal => "  proven equal".to_owned(),
+        ProofReport::NotTried(because) => format!("  not proven: {because}"),
+        // The warning has all of it.
+        ProofReport::CannotDecide(_) => "  not proven: cannot decide".to_owned(),
+    });
     lines
 }
 

@@ -1,0 +1,210 @@
+//! `verify`: whether two files of graphs compute the same, by proof and by running them.
+
+use crate::fault::InputFault;
+use crate::input::FactsArgs;
+use crate::proof::{self, Source, VerdictReport};
+use crate::units::count;
+use crate::{Verdict, input, output, talk};
+use anyhow::{Context, Result};
+use bucketeer::check::eval::{self, Comparison, EvalError, EvalOptions};
+use bucketeer::check::{self, Options};
+use bucketeer::formats::Document;
+use bucketeer::ir::Graph;
+use serde::Serialize;
+use std::path::PathBuf;
+
+/// Proves that a rewritten graph computes what its source does, for all inputs and sizes
+///
+/// Graphs are taken in pairs, in the order of the files. Exit code 0 if all pairs are equal; 1 if one differs, or not
+/// provably is the same; 2 if something could not be followed.
+#[derive(Debug, clap::Args)]
+pub struct VerifyArgs {
+    /// The source: FX text, native text or JSON, plain or gzip; `-` is stdin
+    #[arg(value_name = "BEFORE")]
+    before: PathBuf,
+    /// What it became, in any of these forms
+    #[arg(value_name = "AFTER")]
+    after: PathBuf,
+    /// Also run both on all ranks, on random inputs of the stated sizes, and compare bit by bit
+    #[arg(long)]
+    eval: bool,
+    /// What the random inputs are made from [default: 0]
+    #[arg(long, value_name = "S", requires = "eval")]
+    seed: Option<u64>,
+    /// Accept outputs that share memory and did not before, as in PyTorch's merged graphs; what writes to an output
+    /// later then writes to others, too
+    #[arg(long)]
+    outputs_may_share: bool,
+    /// Accept collectives of a group in another order than the merges ask for, as in PyTorch's merged graphs; every rank
+    /// must then run this very graph
+    #[arg(long)]
+    launches_may_move: bool,
+    #[command(flatten)]
+    facts: FactsArgs,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Runs the command.
+pub fn run(arguments: VerifyArgs) -> Result<Verdict> {
+    let facts = arguments.facts.validate()?;
+    input::stdin_once([&*arguments.before, &*arguments.after])?;
+    let labels = [input::label(&arguments.before), input::label(&arguments.after)];
+    let progress = talk::Progress::start();
+    progress.set("reading".to_owned());
+    let mut before = input::read_document(&arguments.before)?;
+    let mut after = input::read_document(&arguments.after)?;
+    for document in [&mut before, &mut after] {
+        progress.pause(|| facts.apply(document))?;
+    }
+    same_count(&labels, &before, &after)?;
+    input::well_formed(&labels[0], &before)?;
+    input::well_formed(&labels[1], &after)?;
+    let options =
+        Options { outputs_may_share: arguments.outputs_may_share, launches_may_move: arguments.launches_may_move };
+    let eval_options = EvalOptions { seed: arguments.seed.unwrap_or(0), ..EvalOptions::default() };
+    let mut pairs = Vec::new();
+    for (old, new) in before.graphs().iter().zip(after.graphs()) {
+        progress.set(format!("{}: proving", old.name));
+        let verdict = check::prove_with(old, new, options);
+        progress.set(format!("{}: running", old.name));
+        let compared = arguments.eval.then(|| eval::compare(old, new, &eval_options));
+        pairs.push(Pair { old, new, verdict, compared });
+    }
+    drop(progress);
+    let text = if arguments.json {
+        let graphs = pairs.iter().map(PairReport::of).collect();
+        let report = Report { format: "bucketeer-verify", version: 1, graphs };
+        serde_json::to_string_pretty(&report).context("cannot write JSON")? + "\n"
+    } else {
+        let source = |side: usize, graph| Source { file: &labels[side], document: [&before, &after][side], graph };
+        let several = pairs.len() > 1;
+        let text = |(index, pair): (usize, &Pair<'_>)| pair.text(several, source(0, index), source(1, index)) + "\n";
+        pairs.iter().enumerate().map(text).collect()
+    };
+    output::to_stdout(text.as_bytes())?;
+    Ok(pairs.iter().map(Pair::verdict).max_by_key(|verdict| rank(*verdict)).unwrap_or(Verdict::Accepted))
+}
+
+/// A file for each side is no pair of files if they hold different numbers of graphs.
+fn same_count(labels: &[String; 2], before: &Document, after: &Document) -> Result<()> {
+    let (old, new) = (before.graphs().len(), after.graphs().len());
+    if old == new {
+        return Ok(());
+    }
+    let what = format!("the source holds {}, the result {}", count(old, "graph"), count(new, "graph"));
+    Err(InputFault::of_file(&labels.join("\n  "), what).into())
+}
+
+/// What weighs more: that something is wrong goes before that something is not known.
+const fn rank(verdict: Verdict) -> u8 {
+    match verdict {
+        Verdict::Accepted => 0,
+        Verdict::Undecided => 1,
+        Verdict::Rejected => 2,
+    }
+}
+
+/// Two graphs, and what was found.
+struct Pair<'a> {
+    old: &'a Graph,
+    new: &'a Graph,
+    verdict: check::Verdict,
+    /// If it was asked for.
+    compared: Option<Result<Comparison, EvalError>>,
+}
+
+impl Pair<'_> {
+    fn verdict(&self) -> Verdict {
+        let proven = match &self.verdict {
+            check::Verdict::Equal(_) => Verdict::Accepted,
+            check::Verdict::Different(_) => Verdict::Rejected,
+            check::Verdict::CannotDecide(_) => Verdict::Undecided,
+        };
+        let compared = match &self.compared {
+            None => Verdict::Accepted,
+            Some(Ok(comparison)) if comparison.is_equal() => Verdict::Accepted,
+            Some(Ok(_) | Err(EvalError::Unrelated(_))) => Verdict::Rejected,
+            Some(Err(_)) => Verdict::Undecided,
+        };
+        if rank(compared) > rank(proven) { compared } else { proven }
+    }
+
+    fn text(&self, named: bool, before: Source<'_>, after: Source<'_>) -> String {
+        let mut text = String::new();
+        if named {
+            text.push_str(&format!("graph `{}`: ", self.old.name));
+        }
+        match &self.verdict {
+            check::Verdict::Equal(proof) => {
+                let stats = &proof.stats;
+                text.push_str(&format!(
+                    "equal: {} before, {} after, {}",
+                    count(stats.launches_before, "collective"),
+                    stats.launches_after,
+                    count(stats.nodes, "node")
+                ));
+                proof::conditions(proof).iter().for_each(|line| text.push_str(&format!("\n  {line}")));
+            }
+            check::Verdict::Different(found) => text.push_str(&proof::difference(found, Some(before), Some(after))),
+            check::Verdict::CannotDecide(found) => text.push_str(&proof::undecided(found, Some(before), Some(after))),
+        }
+        match &self.compared {
+            None => {}
+            Some(Ok(comparison)) => {
+                let (ranks, outputs) = (count(comparison.ranks, "rank"), count(comparison.outputs, "output"));
+                let word = if comparison.is_equal() { "the same" } else { "different" };
+                text.push_str(&format!("\nevaluated: {word} on {ranks}, {outputs}"));
+                comparison.differences.iter().for_each(|found| text.push_str(&format!("\n  {found}")));
+            }
+            Some(Err(error)) => text.push_str(&format!("\ncannot evaluate: {error}")),
+        }
+        text
+    }
+}
+
+#[derive(Serialize)]
+struct Report {
+    format: &'static str,
+    version: u32,
+    graphs: Vec<PairReport>,
+}
+
+#[derive(Serialize)]
+struct PairReport {
+    before: String,
+    after: String,
+    proof: VerdictReport,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    evaluation: Option<EvaluationReport>,
+}
+
+#[derive(Serialize)]
+#[serde(tag = "verdict", rename_all = "snake_case")]
+enum EvaluationReport {
+    Equal { ranks: usize, outputs: usize },
+    Different { ranks: usize, differences: Vec<String> },
+    CannotEvaluate { reason: String },
+}
+
+impl PairReport {
+    fn of(pair: &Pair<'_>) -> Self {
+        let evaluation = |compared: &Result<Comparison, EvalError>| match compared {
+            Ok(Comparison { ranks, outputs, differences }) if differences.is_empty() => {
+                EvaluationReport::Equal { ranks: *ranks, outputs: *outputs }
+            }
+            Ok(Comparison { ranks, differences, .. }) => EvaluationReport::Different {
+                ranks: *ranks,
+                differences: differences.iter().map(ToString::to_string).collect(),
+            },
+            Err(error) => EvaluationReport::CannotEvaluate { reason: error.to_string() },
+        };
+        Self {
+            before: pair.old.name.clone(),
+            after: pair.new.name.clone(),
+            proof: VerdictReport::from(&pair.verdict),
+            evaluation: pair.compared.as_ref().map(evaluation),
+        }
+    }
+}

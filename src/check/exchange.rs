@@ -1,0 +1,120 @@
+//! What a collective makes of a value.
+//!
+//! - **gather**: rank r's row of the result is rank r's tensor. A range of a leaf becomes the same range of the leaf's
+//!   copies on all ranks, [`Term::Ranks`], so a packed buffer falls into what its members would have made alone.
+//! - **reduce, broadcast**: element by element, [`Term::Merged`], so each element of a buffer is what it would be alone.
+//!   The dtype of the elements is part of the term: a cast is never moved across a sum.
+//! - **scatter**: the table's row of this rank, reduced: [`Term::Shard`], column range by column range.
+//! - over a group of one rank, the tensor itself;
+//! - **all-to-all, permute**: not followed, [`Term::Exchange`].
+
+use super::flat::{Flat, Piece};
+use super::int::{Int, ONE, ZERO, product};
+use super::layout;
+use super::pattern::{self, Pattern};
+use super::terms::{Context, GroupKey, Merge, Shard, Tensor, Term};
+use crate::ir::{CollectiveKind, ReduceOp};
+
+/// The result for one input; `None` where the collective cannot be followed.
+pub(super) fn result(
+    context: &mut Context<'_>,
+    kind: CollectiveKind,
+    group: GroupKey,
+    input: &Tensor,
+) -> Option<Tensor> {
+    let size = context.groups[group.0 as usize].1;
+    match kind {
+        CollectiveKind::AllGather { .. } | CollectiveKind::ReduceScatter { .. } if size.is_none() => None,
+        CollectiveKind::AllToAll | CollectiveKind::Permute => None,
+        CollectiveKind::AllGather { dim } => gather(context, group, i64::from(size?), dim as usize, input),
+        _ if size == Some(1) => Some(input.clone()),
+        CollectiveKind::ReduceScatter { op, dim } => scatter(context, group, op, i64::from(size?), dim as usize, input),
+        CollectiveKind::AllReduce { op } => merged(context, Merge::All(op), group, input),
+        CollectiveKind::Reduce { op, root } => merged(context, Merge::Root(op, root), group, input),
+        CollectiveKind::Broadcast { root } => merged(context, Merge::Broadcast(root), group, input),
+    }
+}
+
+fn gather(context: &mut Context<'_>, group: GroupKey, size: i64, dim: usize, input: &Tensor) -> Option<Tensor> {
+    let mut shape = input.shape.clone();
+    if shape.is_empty() {
+        shape.push(ONE);
+    }
+    let inner = shape.clone();
+    *shape.get_mut(dim)? = shape.get(dim)?.mul(&Int::Known(size))?;
+    if size == 1 || input.flat.pieces.is_empty() {
+        return Some(Tensor { dtype: input.dtype, shape, flat: input.flat.clone() });
+    }
+    let row = context.with_rows(&input.flat, &ONE)?;
+    let mut flat = Flat { rows: Int::Known(size), width: row.width.clone(), pieces: Vec::new() };
+    for piece in row.pieces {
+        let data = context.leaf(piece.leaf);
+        let (dtype, bytes) = (data.dtype, data.bytes.clone()?);
+        let all = bytes.mul(&Int::Known(size))?;
+        let leaf = context.intern_leaf(Term::Ranks(group, piece.leaf), dtype, Some(all));
+        let mut outer = Pattern::new();
+        pattern::push(&mut outer, Int::Known(size), bytes)?;
+        flat.pieces.push(Piece { leaf, outer, ..piece });
+    }
+    let gathered = Tensor { dtype: input.dtype, shape, flat: flat.normalize()? };
+    if dim == 0 {
+        return Some(gathered);
+    }
+    // Rank by rank along the first dimension; here along another.
+    let mut by_rank = inner;
+    by_rank.insert(0, Int::Known(size));
+    let by_rank = layout::reshape(&gathered, &by_rank)?;
+    let parts: Option<Vec<Tensor>> =
+        (0..size).map(|rank| layout::select(context, &by_rank, 0, &Int::Known(rank))).collect();
+    layout::cat(context, &parts?, i64::try_from(dim).ok()?)
+}
+
+fn merged(context: &mut Context<'_>, merge: Merge, group: GroupKey, input: &Tensor) -> Option<Tensor> {
+    let mut result = layout::elements_of_leaves(context, input)?;
+    for piece in &mut result.flat.pieces {
+        let data = context.leaf(piece.leaf);
+        let (dtype, bytes) = (data.dtype, data.bytes.clone());
+        piece.leaf = context.intern_leaf(Term::Merged(merge, group, piece.leaf), dtype, bytes);
+    }
+    Some(result)
+}
+
+/// A tensor with the rows that go to each rank first, one row a rank.
+pub(super) fn scatter_table(context: &mut Context<'_>, size: i64, dim: usize, input: &Tensor) -> Option<Flat> {
+    let size = Int::Known(size);
+    let length = input.shape.get(dim)?.div(&size)?;
+    let mut moved = layout::elements_of_leaves(context, input)?;
+    if dim > 0 && !product(&input.shape[..dim])?.is(1) {
+        let mut split = input.shape.clone();
+        split[dim] = length;
+        split.insert(dim, size.clone());
+        let order: Vec<usize> = std::iter::once(dim).chain((0..split.len()).filter(|&index| index != dim)).collect();
+        moved = layout::permute(&layout::reshape(&moved, &split)?, &order)?;
+    }
+    context.with_rows(&moved.flat, &size)
+}
+
+fn scatter(
+    context: &mut Context<'_>,
+    group: GroupKey,
+    op: ReduceOp,
+    size: i64,
+    dim: usize,
+    input: &Tensor,
+) -> Option<Tensor> {
+    let mut shape = input.shape.clone();
+    *shape.get_mut(dim)? = shape.get(dim)?.div(&Int::Known(size))?;
+    if input.flat.pieces.is_empty() {
+        return Some(Tensor { dtype: input.dtype, shape, flat: Flat::empty() });
+    }
+    let table = scatter_table(context, size, dim, input)?;
+    let mut flat = Flat { rows: ONE, width: table.width, pieces: Vec::new() };
+    for piece in table.pieces {
+        let Piece { start, bytes, leaf, offset, outer, inner } = piece;
+        let shard = Shard { op, group, leaf, offset, outer, inner };
+        let leaf = context.intern_leaf(Term::Shard(Box::new(shard)), Some(input.dtype), Some(bytes.clone()));
+        let inner = pattern::dense(bytes.clone());
+        flat.pieces.push(Piece { start, bytes, leaf, offset: ZERO, outer: Pattern::new(), inner });
+    }
+    Some(Tensor { dtype: input.dtype, shape, flat: flat.normalize()? })
+}

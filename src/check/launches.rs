@@ -1,0 +1,305 @@
+//! Which collective of the source travels in which launch of the result.
+//!
+//! What a launch sends is a list of pieces. A source collective is found where its own list stands in that of a launch
+//! of the same kind, group, reduction and region. Each must be found once; a launch may hold nothing else but fill of
+//! one constant. Two source collectives that send the same value may be one in the result. What moves nothing (a group
+//! of one rank, no bytes) may go.
+
+use super::exchange::scatter_table;
+use super::flat::{Leaf, Piece};
+use super::int::{Int, ONE, ZERO};
+use super::layout::{elements_of_leaves, tensor_of};
+use super::pattern::{self, Pattern};
+use super::terms::{Context, GroupKey, Term, Val};
+use super::walk::{Launch, Walked};
+use crate::ir::{CollectiveKind, DType, ReduceOp, RegionId};
+use hashbrown::HashMap;
+use rustc_hash::FxBuildHasher;
+
+/// What launches must share to send each other's data.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+struct Class {
+    kind: Transfer,
+    group: GroupKey,
+    region: RegionId,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+enum Transfer {
+    Gather,
+    Scatter(ReduceOp, DType),
+    Reduce(ReduceOp, DType),
+    ReduceTo(ReduceOp, u32, DType),
+    Broadcast(u32),
+    /// Not followed: only the whole is compared.
+    Other(CollectiveKind, u32),
+}
+
+/// One input of one source collective.
+struct Member {
+    launch: usize,
+    part: usize,
+    class: Class,
+    val: Val,
+    pieces: Vec<Piece>,
+    taken: bool,
+}
+
+/// Where source collectives went.
+pub(super) struct Assignment {
+    /// For each source launch and input: launch of the result and input there; `None` if it is gone for a good reason.
+    pub of: Vec<Vec<Option<(usize, usize)>>>,
+    /// For each launch of the result: the source launches in it.
+    pub members: Vec<Vec<usize>>,
+}
+
+/// Why the launches of the result are not those of the source.
+pub(super) enum Mismatch {
+    /// A source launch is in no launch of the result.
+    Dropped(usize),
+    /// A launch of the result sends something that no source collective sends, or once more.
+    Extra(usize, Option<Leaf>),
+    /// The inputs of one source launch went to different launches.
+    Apart(usize),
+}
+
+fn class(context: &Context<'_>, walked: &Walked<'_>, launch: &Launch, val: Val) -> Class {
+    let dtype = context.tensor(val).map(|tensor| tensor.dtype);
+    let kind = match (launch.kind, dtype) {
+        (CollectiveKind::AllGather { .. }, Some(_)) => Transfer::Gather,
+        (CollectiveKind::ReduceScatter { op, .. }, Some(dtype)) => Transfer::Scatter(op, dtype),
+        (CollectiveKind::AllReduce { op }, Some(dtype)) => Transfer::Reduce(op, dtype),
+        (CollectiveKind::Reduce { op, root }, Some(dtype)) => Transfer::ReduceTo(op, root, dtype),
+        (CollectiveKind::Broadcast { root }, Some(_)) => Transfer::Broadcast(root),
+        (kind, _) => Transfer::Other(kind, exchange_call(context, walked, launch)),
+    };
+    Class { kind, group: launch.group, region: walked.graph.node(launch.node).region }
+}
+
+/// The call of a collective that is not followed: its arguments count.
+fn exchange_call(context: &Context<'_>, walked: &Walked<'_>, launch: &Launch) -> u32 {
+    let val = walked.vals[launch.node.index()];
+    let leaf = match context.value(val) {
+        super::terms::Value::Tensor(tensor) => tensor.flat.single().map(|piece| piece.leaf),
+        super::terms::Value::Opaque(leaf) => Some(*leaf),
+        _ => None,
+    };
+    match leaf.map(|leaf| &context.leaf(leaf).term) {
+        Some(Term::Exchange(_, call, ..)) => *call,
+        _ => u32::MAX,
+    }
+}
+
+/// What an input of a launch sends, in order.
+fn pieces(context: &mut Context<'_>, launch: &Launch, val: Val) -> Vec<Piece> {
+    let found = tensor_of(context, val).and_then(|tensor| {
+        if tensor.flat.pieces.is_empty() {
+            return Some(Vec::new());
+        }
+        let table = match launch.kind {
+            CollectiveKind::AllGather { .. } => context.with_rows(&tensor.flat, &ONE)?,
+            CollectiveKind::ReduceScatter { dim, .. } => {
+                let size = context.groups[launch.group.0 as usize].1?;
+                scatter_table(context, i64::from(size), dim as usize, &tensor)?
+            }
+            CollectiveKind::AllToAll | CollectiveKind::Permute => return None,
+            _ => {
+                let tensor = elements_of_leaves(context, &tensor)?;
+                context.with_rows(&tensor.flat, &ONE)?
+            }
+        };
+        Some(table.pieces)
+    });
+    found.unwrap_or_else(|| {
+        let leaf = context.intern_leaf(Term::Whole(val), None, None);
+        let piece = Piece { start: ZERO, bytes: ONE, leaf, offset: ZERO, outer: Pattern::new(), inner: Pattern::new() };
+        vec![piece]
+    })
+}
+
+/// Finds each source collective in the result.
+pub(super) fn assign(
+    context: &mut Context<'_>,
+    before: &Walked<'_>,
+    after: &Walked<'_>,
+) -> Result<Assignment, Mismatch> {
+    let mut members = members(context, before);
+    let mut by_start: HashMap<(Class, Leaf, Int), Vec<u32>, FxBuildHasher> = HashMap::default();
+    // The last comes first off the list, and members are taken in order of their launches.
+    for (index, member) in members.iter().enumerate().rev() {
+        if let Some(first) = member.pieces.first() {
+            by_start.entry((member.class, first.leaf, first.offset.clone())).or_default().push(index as u32);
+        }
+    }
+    let mut assignment = Assignment {
+        of: before.launches.iter().map(|launch| vec![None; launch.inputs.len()]).collect(),
+        members: vec![Vec::new(); after.launches.len()],
+    };
+    for (index, launch) in after.launches.iter().enumerate() {
+        for (part, &val) in launch.inputs.iter().enumerate() {
+            let class = class(context, after, launch, val);
+            let stream = pieces(context, launch, val);
+            let mut cursor = Cursor { stream: &stream, piece: 0, done: ZERO };
+            while let Some((leaf, offset)) = cursor.here() {
+                let found =
+                    by_start.get_mut(&(class, leaf, offset)).and_then(|list| take(&mut members, list, &mut cursor));
+                if let Some(member) = found {
+                    let member = &members[member];
+                    assignment.of[member.launch][member.part] = Some((index, part));
+                    assignment.members[index].push(member.launch);
+                } else if matches!(context.leaf(leaf).term, Term::Const(..)) {
+                    cursor.skip();
+                } else {
+                    return Err(Mismatch::Extra(index, Some(leaf)));
+                }
+            }
+        }
+        assignment.members[index].sort_unstable();
+        assignment.members[index].dedup();
+        if assignment.members[index].is_empty() && !launch.trivial {
+            return Err(Mismatch::Extra(index, None));
+        }
+    }
+    check_all(before, &members, &mut assignment)?;
+    Ok(assignment)
+}
+
+fn members(context: &mut Context<'_>, before: &Walked<'_>) -> Vec<Member> {
+    let mut members = Vec::with_capacity(before.launches.len());
+    for (launch_index, launch) in before.launches.iter().enumerate() {
+        for (part, &val) in launch.inputs.iter().enumerate() {
+            let class = class(context, before, launch, val);
+            let pieces = pieces(context, launch, val);
+            members.push(Member { launch: launch_index, part, class, val, pieces, taken: false });
+        }
+    }
+    members
+}
+
+/// Takes the longest member of `list` that stands at the cursor.
+fn take(members: &mut [Member], list: &mut Vec<u32>, cursor: &mut Cursor<'_>) -> Option<usize> {
+    // In order of launches, for equal ones.
+    let mut best: Option<(usize, Cursor<'_>)> = None;
+    for (at, &index) in list.iter().enumerate().rev() {
+        let mut moved = cursor.clone();
+        if moved.pass(&members[index as usize].pieces).is_none() {
+            continue;
+        }
+        let longer = best.as_ref().is_none_or(|(best, _)| {
+            members[list[*best] as usize].pieces.len() < members[index as usize].pieces.len()
+                || moved.is_past(cursor, &members[list[*best] as usize], &members[index as usize])
+        });
+        if longer {
+            best = Some((at, moved));
+        }
+        // Equal members are common, longer ones with the same start are not: one look further will do.
+        if list.len() - at > 8 {
+            break;
+        }
+    }
+    let (at, moved) = best?;
+    *cursor = moved;
+    let index = list.remove(at) as usize;
+    members[index].taken = true;
+    Some(index)
+}
+
+fn check_all(before: &Walked<'_>, members: &[Member], assignment: &mut Assignment) -> Result<(), Mismatch> {
+    let mut taken: HashMap<(Class, Val), usize, FxBuildHasher> = HashMap::default();
+    for (index, member) in members.iter().enumerate().filter(|(_, member)| member.taken) {
+        taken.entry((member.class, member.val)).or_insert(index);
+    }
+    for member in members.iter().filter(|member| !member.taken) {
+        if let Some(&twin) = taken.get(&(member.class, member.val)) {
+            let place = assignment.of[members[twin].launch][members[twin].part];
+            assignment.of[member.launch][member.part] = place;
+        } else if !before.launches[member.launch].trivial && !member.pieces.is_empty() {
+            return Err(Mismatch::Dropped(member.launch));
+        }
+    }
+    for (launch, places) in assignment.of.iter().enumerate() {
+        let mut launches = places.iter().flatten().map(|place| place.0);
+        let first = launches.next();
+        if launches.any(|other| Some(other) != first) {
+            return Err(Mismatch::Apart(launch));
+        }
+    }
+    Ok(())
+}
+
+/// A place in what a launch sends.
+#[derive(Clone)]
+struct Cursor<'a> {
+    stream: &'a [Piece],
+    piece: usize,
+    /// Bytes of the piece that are behind.
+    done: Int,
+}
+
+impl Cursor<'_> {
+    /// The leaf and offset of the next byte.
+    fn here(&self) -> Option<(Leaf, Int)> {
+        let piece = self.stream.get(self.piece)?;
+        if self.done.is(0) {
+            return Some((piece.leaf, piece.offset.clone()));
+        }
+        let mut first = None;
+        let (from, to) = (&self.done, &piece.bytes);
+        pattern::slice(&piece.inner, from, to, &mut |at, _, _| {
+            first = first.take().or(Some(at));
+            Some(())
+        });
+        Some((piece.leaf, piece.offset.add(&first?)?))
+    }
+
+    fn skip(&mut self) {
+        self.piece += 1;
+        self.done = ZERO;
+    }
+
+    /// Goes past these pieces, if they stand here.
+    fn pass(&mut self, pieces: &[Piece]) -> Option<()> {
+        for wanted in pieces {
+            let piece = self.stream.get(self.piece)?;
+            if piece.leaf != wanted.leaf || piece.outer != wanted.outer {
+                return None;
+            }
+            if self.done.is(0) && piece.bytes == wanted.bytes {
+                if piece.offset != wanted.offset || piece.inner != wanted.inner {
+                    return None;
+                }
+                self.skip();
+                continue;
+            }
+            let end = self.done.add(&wanted.bytes)?;
+            if !end.at_most(&piece.bytes)? {
+                return None;
+            }
+            let mut same = 0;
+            pattern::slice(&piece.inner, &self.done, &end, &mut |at, inner, _| {
+                let whole = piece.offset.add(&at)? == wanted.offset && inner == wanted.inner;
+                same += if whole { 1 } else { 2 };
+                Some(())
+            })?;
+            if same != 1 {
+                return None;
+            }
+            if end == piece.bytes {
+                self.skip();
+            } else {
+                self.done = end;
+            }
+        }
+        Some(())
+    }
+
+    /// Whether `new` reaches further than `old` from the same start.
+    fn is_past(&self, _start: &Cursor<'_>, old: &Member, new: &Member) -> bool {
+        let last = |member: &Member| member.pieces.last().map(|piece| piece.bytes.clone());
+        old.pieces.len() == new.pieces.len()
+            && match (last(old), last(new)) {
+                (Some(old), Some(new)) => old != new && old.at_most(&new) == Some(true),
+                _ => false,
+            }
+    }
+}

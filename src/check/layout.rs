@@ -1,0 +1,355 @@
+//! Operators that move bytes and change none: what each does to a tensor's value.
+//!
+//! Each function gives `None` where the operator cannot be followed (a size is not known well enough, a permuted
+//! tensor has several pieces); the caller then takes the result as a value of its own.
+
+use super::flat::{Flat, Piece};
+use super::int::{Int, ONE, ZERO, product};
+use super::pattern::{self, Pattern};
+use super::terms::{Context, Shape, Tensor, Val, Value, constant, element};
+use crate::ir::DType;
+use std::cmp::Ordering;
+
+/// Counts a dimension from the end if it is negative.
+pub(super) fn dimension(index: i64, rank: usize) -> Option<usize> {
+    let rank_int = i64::try_from(rank).ok()?;
+    usize::try_from(if index < 0 { index + rank_int } else { index }).ok().filter(|dim| *dim < rank)
+}
+
+/// The same bytes in another shape; one size may be -1.
+pub(super) fn reshape(tensor: &Tensor, sizes: &[Int]) -> Option<Tensor> {
+    let elements = product(&tensor.shape)?;
+    let mut shape: Shape = sizes.iter().cloned().collect();
+    if let Some(open) = sizes.iter().position(|size| size.is(-1)) {
+        shape[open] = ONE;
+        shape[open] = elements.div(&product(&shape)?)?;
+    }
+    (product(&shape)? == elements).then(|| Tensor { dtype: tensor.dtype, shape, flat: tensor.flat.clone() })
+}
+
+/// The same bytes as elements of another dtype.
+pub(super) fn bit_cast(tensor: &Tensor, dtype: DType) -> Option<Tensor> {
+    let mut shape = tensor.shape.clone();
+    if dtype.bytes() != tensor.dtype.bytes() {
+        let last = shape.last_mut()?;
+        *last = last.mul(&element(tensor.dtype))?.div(&element(dtype))?;
+    }
+    Some(Tensor { dtype, shape, flat: tensor.flat.clone() })
+}
+
+/// The bytes of a tensor of one piece, dimension by dimension, then those of an element.
+fn by_dimension(tensor: &Tensor) -> Option<(&Piece, Vec<Pattern>, Pattern)> {
+    let piece = tensor.flat.single()?;
+    let mut rest = piece.inner.clone();
+    let mut dims = Vec::with_capacity(tensor.shape.len());
+    for size in &tensor.shape {
+        let (head, tail) = pattern::split(&rest, size)?;
+        dims.push(head);
+        rest = tail;
+    }
+    (rest == pattern::dense(element(tensor.dtype))).then_some((piece, dims, rest))
+}
+
+fn from_dimensions(dtype: DType, shape: Shape, piece: &Piece, dims: &[Pattern], last: &Pattern) -> Option<Tensor> {
+    let mut run = Pattern::new();
+    for dim in dims {
+        pattern::extend(&mut run, dim)?;
+    }
+    pattern::extend(&mut run, last)?;
+    Some(Tensor { dtype, shape, flat: Flat::run(piece.leaf, piece.offset.clone(), run)? })
+}
+
+/// Dimensions in another order.
+pub(super) fn permute(tensor: &Tensor, order: &[usize]) -> Option<Tensor> {
+    let mut seen = vec![false; tensor.shape.len()];
+    for &dim in order {
+        *seen.get_mut(dim)? = true;
+    }
+    if order.len() != seen.len() || seen.contains(&false) {
+        return None;
+    }
+    let shape: Shape = order.iter().map(|&dim| tensor.shape[dim].clone()).collect();
+    let longer_than_one = |dim: &&usize| !tensor.shape[**dim].is(1);
+    if tensor.flat.pieces.is_empty() || order.iter().filter(longer_than_one).is_sorted() {
+        return Some(Tensor { shape, ..tensor.clone() });
+    }
+    let (piece, dims, last) = by_dimension(tensor)?;
+    let dims: Vec<_> = order.iter().map(|&dim| dims[dim].clone()).collect();
+    from_dimensions(tensor.dtype, shape, piece, &dims, &last)
+}
+
+/// Sizes of one repeated; -1 keeps a size, and new dimensions come first.
+pub(super) fn expand(tensor: &Tensor, sizes: &[Int]) -> Option<Tensor> {
+    let new = sizes.len().checked_sub(tensor.shape.len())?;
+    let mut shape = Shape::new();
+    for (index, size) in sizes.iter().enumerate() {
+        let old = index.checked_sub(new).map(|index| &tensor.shape[index]);
+        match old {
+            Some(old) if size.is(-1) || size == old => shape.push(old.clone()),
+            Some(old) if !old.is(1) => return None,
+            _ => shape.push(size.clone()),
+        }
+    }
+    if product(&shape)? == product(&tensor.shape)? {
+        return Some(Tensor { shape, ..tensor.clone() });
+    }
+    let (piece, dims, last) = by_dimension(tensor)?;
+    let mut repeated = Vec::new();
+    for (index, size) in shape.iter().enumerate() {
+        let mut dim = Pattern::new();
+        match index.checked_sub(new) {
+            Some(index) if tensor.shape[index] == *size => dim = dims[index].clone(),
+            _ => pattern::push(&mut dim, size.clone(), ZERO)?,
+        }
+        repeated.push(dim);
+    }
+    from_dimensions(tensor.dtype, shape, piece, &repeated, &last)
+}
+
+/// How many rows a dimension stands in, and the bytes of one step along it.
+fn around(tensor: &Tensor, dim: usize) -> Option<(Int, Int)> {
+    let rows = product(&tensor.shape[..dim])?;
+    let step = product(&tensor.shape[dim + 1..])?.mul(&element(tensor.dtype))?;
+    Some((rows, step))
+}
+
+/// Cuts a dimension into parts that follow each other.
+pub(super) fn split(context: &mut Context<'_>, tensor: &Tensor, dim: usize, sizes: &[Int]) -> Option<Vec<Tensor>> {
+    let (rows, step) = around(tensor, dim)?;
+    let table = if tensor.flat.pieces.is_empty() { Flat::empty() } else { context.with_rows(&tensor.flat, &rows)? };
+    let mut parts = Vec::with_capacity(sizes.len());
+    let mut at = ZERO;
+    for size in sizes {
+        let next = at.add(size)?;
+        let mut shape = tensor.shape.clone();
+        shape[dim] = size.clone();
+        let flat = if table.pieces.is_empty() || size.is(0) {
+            Flat::empty()
+        } else {
+            table.columns(&at.mul(&step)?, &next.mul(&step)?)?.normalize()?
+        };
+        parts.push(Tensor { dtype: tensor.dtype, shape, flat });
+        at = next;
+    }
+    Some(parts)
+}
+
+/// A range of a dimension, bounds as Python takes them.
+pub(super) fn slice(
+    context: &mut Context<'_>,
+    tensor: &Tensor,
+    dim: usize,
+    start: &Int,
+    end: &Int,
+    step: i64,
+) -> Option<Tensor> {
+    let size = tensor.shape.get(dim)?.clone();
+    let bound = |at: &Int| -> Option<Int> {
+        if at.is(i64::MAX) {
+            return Some(size.clone());
+        }
+        let at = if at.known().is_some_and(|at| at < 0) { size.add(at)? } else { at.clone() };
+        Some(match at.compare(&size)? {
+            Ordering::Greater => size.clone(),
+            _ if at.known().is_some_and(|at| at < 0) => ZERO,
+            _ => at,
+        })
+    };
+    let (start, end) = (bound(start)?, bound(end)?);
+    let length = if end.at_most(&start)? { ZERO } else { end.sub(&start)? };
+    let mut shape = tensor.shape.clone();
+    if step != 1 {
+        return strided(tensor, dim, &start, &length, step);
+    }
+    shape[dim] = length.clone();
+    if length == size {
+        return Some(tensor.clone());
+    }
+    if length.is(0) || tensor.flat.pieces.is_empty() {
+        return Some(Tensor { dtype: tensor.dtype, shape, flat: Flat::empty() });
+    }
+    let (rows, bytes) = around(tensor, dim)?;
+    let table = context.with_rows(&tensor.flat, &rows)?;
+    let from = start.mul(&bytes)?;
+    let flat = table.columns(&from, &from.add(&length.mul(&bytes)?)?)?.normalize()?;
+    Some(Tensor { dtype: tensor.dtype, shape, flat })
+}
+
+fn strided(tensor: &Tensor, dim: usize, start: &Int, length: &Int, step: i64) -> Option<Tensor> {
+    if step < 1 {
+        return None;
+    }
+    let (piece, mut dims, last) = by_dimension(tensor)?;
+    let [along] = dims[dim].as_slice() else { return None };
+    let count = Int::Known((length.known()? + step - 1) / step);
+    let offset = piece.offset.add(&start.mul(&along.stride)?)?;
+    let mut part = Pattern::new();
+    pattern::push(&mut part, count.clone(), along.stride.mul(&Int::Known(step))?)?;
+    dims[dim] = part;
+    let mut shape = tensor.shape.clone();
+    shape[dim] = count;
+    from_dimensions(tensor.dtype, shape, &Piece { offset, ..piece.clone() }, &dims, &last)
+}
+
+/// One index of a dimension, which goes.
+pub(super) fn select(context: &mut Context<'_>, tensor: &Tensor, dim: usize, index: &Int) -> Option<Tensor> {
+    let index = if index.known()? < 0 { tensor.shape.get(dim)?.add(index)? } else { index.clone() };
+    let mut part = slice(context, tensor, dim, &index, &index.add(&ONE)?, 1)?;
+    part.shape[dim].is(1).then(|| {
+        part.shape.remove(dim);
+        part
+    })
+}
+
+/// Tensors end to end along a dimension; all of one dtype.
+pub(super) fn cat(context: &mut Context<'_>, tensors: &[Tensor], dim: i64) -> Option<Tensor> {
+    // PyTorch lets empty tensors of one dimension stand in any list.
+    let full: Vec<&Tensor> =
+        tensors.iter().filter(|tensor| !(tensor.shape.len() == 1 && tensor.shape[0].is(0))).collect();
+    let first = match full.first() {
+        Some(first) => *first,
+        None => return tensors.first().cloned(),
+    };
+    let dim = dimension(dim, first.shape.len())?;
+    let mut shape = first.shape.clone();
+    shape[dim] = ZERO;
+    let rows = product(&first.shape[..dim])?;
+    let mut tables = Vec::with_capacity(full.len());
+    for tensor in &full {
+        let others_agree = tensor.shape.len() == shape.len()
+            && (0..shape.len()).all(|index| index == dim || tensor.shape[index] == shape[index]);
+        if tensor.dtype != first.dtype || !others_agree {
+            return None;
+        }
+        shape[dim] = shape[dim].add(&tensor.shape[dim])?;
+        if !tensor.flat.pieces.is_empty() {
+            tables.push(context.with_rows(&tensor.flat, &rows)?);
+        }
+    }
+    let flat = if tables.is_empty() { Flat::empty() } else { Flat::beside(tables)?.normalize()? };
+    Some(Tensor { dtype: first.dtype, shape, flat })
+}
+
+/// Filled up on both sides of the last dimensions: pairs (before, after), from the last dimension out.
+pub(super) fn pad(context: &mut Context<'_>, tensor: &Tensor, pads: &[Int], fill: &str) -> Option<Tensor> {
+    let mut result = tensor.clone();
+    for (index, pair) in pads.chunks_exact(2).enumerate() {
+        let dim = tensor.shape.len().checked_sub(index + 1)?;
+        for (side, amount) in pair.iter().enumerate() {
+            if amount.is(0) {
+                continue;
+            }
+            if amount.known()? < 0 {
+                return None;
+            }
+            let mut shape = result.shape.clone();
+            shape[dim] = amount.clone();
+            let part = constant(context, fill, tensor.dtype, shape)?;
+            let parts = if side == 0 { [part, result] } else { [result, part] };
+            result = cat(context, &parts, i64::try_from(dim).ok()?)?;
+        }
+    }
+    Some(result)
+}
+
+/// Each tensor's first dimension filled up with zeros to a multiple of `chunks`, cut into `chunks` rows, and all rows
+/// side by side.
+pub(super) fn chunk_cat(context: &mut Context<'_>, tensors: &[Tensor], chunks: i64) -> Option<Tensor> {
+    let mut tables = Vec::new();
+    for tensor in tensors {
+        let rows = tensor.shape.first()?;
+        let padded = match rows.div(&Int::Known(chunks)) {
+            Some(_) => tensor.clone(),
+            None => {
+                let missing = (chunks - rows.known()? % chunks) % chunks;
+                let mut pads = vec![ZERO; 2 * tensor.shape.len()];
+                *pads.last_mut()? = Int::Known(missing);
+                pad(context, tensor, &pads, "0")?
+            }
+        };
+        tables.push(reshape(&padded, &[Int::Known(chunks), Int::Known(-1)])?);
+    }
+    cat(context, &tables, 1)
+}
+
+/// Each element converted. Where a piece is not made of whole elements of that dtype, the tensor is taken as it is.
+pub(super) fn cast(context: &mut Context<'_>, tensor: &Tensor, dtype: DType) -> Option<Tensor> {
+    if tensor.dtype == dtype {
+        return Some(tensor.clone());
+    }
+    let whole = elements_of_leaves(context, tensor)?;
+    let (old, new) = (tensor.dtype.bytes() as i64, dtype.bytes() as i64);
+    let mut flat = Flat { rows: whole.flat.rows.clone(), width: ZERO, pieces: Vec::new() };
+    let scaled = |size: &Int| size.div(&Int::Known(old))?.mul(&Int::Known(new));
+    for piece in &whole.flat.pieces {
+        let data = context.leaf(piece.leaf);
+        let bytes = match &data.bytes {
+            Some(bytes) => Some(scaled(bytes)?),
+            None => None,
+        };
+        let leaf = context.intern_leaf(super::terms::Term::Cast(dtype, piece.leaf), Some(dtype), bytes);
+        let outer: Option<Pattern> = piece
+            .outer
+            .iter()
+            .map(|step| Some(pattern::Step { count: step.count.clone(), stride: scaled(&step.stride)? }))
+            .collect();
+        flat.pieces.push(Piece {
+            start: scaled(&piece.start)?,
+            bytes: scaled(&piece.bytes)?,
+            leaf,
+            offset: scaled(&piece.offset)?,
+            outer: outer?,
+            inner: pattern::rescale(&piece.inner, old, new)?,
+        });
+    }
+    flat.width = scaled(&whole.flat.width)?;
+    Some(Tensor { dtype, shape: tensor.shape.clone(), flat })
+}
+
+/// The tensor, if each of its pieces is made of whole elements of leaves of its dtype; else as one leaf of its own.
+pub(super) fn elements_of_leaves(context: &mut Context<'_>, tensor: &Tensor) -> Option<Tensor> {
+    let size = element(tensor.dtype);
+    let fits = |piece: &Piece| {
+        let aligned =
+            |steps: &[pattern::Step]| steps.iter().all(|step| step.stride.is(1) || step.stride.div(&size).is_some());
+        context.leaf(piece.leaf).dtype == Some(tensor.dtype)
+            && piece.offset.div(&size).is_some()
+            && aligned(&piece.outer)
+            && aligned(&piece.inner)
+            && (size.is(1)
+                || piece.inner.last().is_some_and(|step| step.stride.is(1) && step.count.div(&size).is_some()))
+    };
+    if tensor.flat.pieces.iter().all(fits) {
+        return Some(tensor.clone());
+    }
+    context.opaque_tensor(tensor)
+}
+
+/// What `value` holds, if it is a tensor.
+pub(super) fn tensor_of(context: &Context<'_>, val: Val) -> Option<Tensor> {
+    match context.value(val) {
+        Value::Tensor(tensor) => Some(tensor.clone()),
+        _ => None,
+    }
+}
+
+/// Whether the tensor is one piece with one stride for each dimension.
+pub(super) fn has_strides(tensor: &Tensor) -> bool {
+    tensor.flat.pieces.is_empty()
+        || by_dimension(tensor).is_some_and(|(_, dims, _)| dims.iter().all(|dim| dim.len() <= 1))
+}
+
+/// The tensor with another term around each of its leaves.
+pub(super) fn map_leaves(
+    context: &mut Context<'_>,
+    tensor: &Tensor,
+    wrap: impl Fn(super::flat::Leaf) -> super::terms::Term,
+) -> Option<Tensor> {
+    let mut result = tensor.clone();
+    for piece in &mut result.flat.pieces {
+        let data = context.leaf(piece.leaf);
+        let (dtype, bytes) = (data.dtype, data.bytes.clone());
+        piece.leaf = context.intern_leaf(wrap(piece.leaf), dtype, bytes);
+    }
+    Some(result)
+}

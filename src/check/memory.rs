@@ -1,0 +1,323 @@
+//! Memory that is written: which values share it, and what it holds.
+//!
+//! A node whose memory is written at or after its place has a *place*: a tensor over the leaf of a storage. Views of it
+//! are the same operators on places. Reading a place puts the storage's content of that moment in; writing one puts a
+//! value into the content. Memory that nothing writes, or no longer, needs none of this: its nodes are plain values.
+
+use super::flat::{Flat, Leaf, Piece};
+use super::int::{Int, ONE, ZERO};
+use super::pattern::{self, Pattern, Step};
+use super::terms::{Context, Tensor, Term, Val, Value};
+use crate::ir::optable::{Alias, Effects, Fence};
+use crate::ir::{Graph, NodeId, TypeId};
+use hashbrown::HashMap;
+use rustc_hash::FxBuildHasher;
+
+/// Most ranges that one write may fall into.
+const MAX_RANGES: i64 = 1 << 16;
+
+/// Effects of every node, found once per distinct kind of call.
+pub(super) struct EffectTable {
+    index: Vec<u32>,
+    distinct: Vec<Effects>,
+    any_write: bool,
+}
+
+impl EffectTable {
+    pub fn of(graph: &Graph) -> Self {
+        let mut known = HashMap::<_, u32, FxBuildHasher>::default();
+        let mut table = Self { index: vec![0; graph.arena_len()], distinct: Vec::new(), any_write: false };
+        for &id in graph.order() {
+            let node = graph.node(id);
+            let index = *known.entry((node.op, node.args, node.ty != TypeId::UNKNOWN)).or_insert_with(|| {
+                table.distinct.push(crate::ir::optable::effects(graph, id));
+                table.distinct.len() as u32 - 1
+            });
+            table.index[id.index()] = index;
+        }
+        table.any_write = table.distinct.iter().any(|effects| !writes(effects, 1).is_empty());
+        table
+    }
+
+    pub fn get(&self, id: NodeId) -> &Effects {
+        &self.distinct[self.index[id.index()] as usize]
+    }
+}
+
+/// Operands that may be written: a fence may write whatever it is given.
+fn writes(effects: &Effects, operands: usize) -> Vec<u32> {
+    if effects.fence == Fence::Full { (0..operands as u32).collect() } else { effects.writes.to_vec() }
+}
+
+/// Memory that several values may share.
+#[derive(Debug)]
+pub(super) struct Storage {
+    /// What it holds, without the last writes.
+    content: Tensor,
+    /// Ranges written since, in order.
+    recent: Vec<(Int, Flat)>,
+    /// The collective's result that is in flight into it, as the walk numbers them.
+    pub pending: Option<u32>,
+    /// Launches that send from it, with their results in flight.
+    pub readers: Vec<(usize, u32)>,
+}
+
+/// See the module docs.
+pub(super) struct Memory {
+    /// Class of each node; empty where nothing is written.
+    class: Vec<u32>,
+    /// Place in order of the last write of a class, one more; zero is none.
+    last_write: Vec<u32>,
+    places: HashMap<NodeId, Val, FxBuildHasher>,
+    storages: Vec<Storage>,
+    /// Storage of each storage leaf.
+    by_leaf: HashMap<Leaf, u32, FxBuildHasher>,
+}
+
+fn find(parent: &mut [u32], mut at: u32) -> u32 {
+    while parent[at as usize] != at {
+        parent[at as usize] = parent[parent[at as usize] as usize];
+        at = parent[at as usize];
+    }
+    at
+}
+
+impl Memory {
+    pub fn of(graph: &Graph, effects: &EffectTable) -> Self {
+        let mut memory = Self {
+            class: Vec::new(),
+            last_write: Vec::new(),
+            places: HashMap::default(),
+            storages: Vec::new(),
+            by_leaf: HashMap::default(),
+        };
+        if !effects.any_write {
+            return memory;
+        }
+        let mut class: Vec<u32> = (0..graph.arena_len() as u32).collect();
+        for &id in graph.order() {
+            let operands = graph.operands(id);
+            let shared = match effects.get(id).alias {
+                Alias::Fresh => &[],
+                Alias::Of(index) => operands.get(index as usize..=index as usize).unwrap_or(&[]),
+                Alias::Any => operands,
+            };
+            for operand in shared {
+                let (a, b) = (find(&mut class, operand.index() as u32), find(&mut class, id.index() as u32));
+                class[a.max(b) as usize] = a.min(b);
+            }
+        }
+        for index in 0..class.len() as u32 {
+            class[index as usize] = find(&mut class, index);
+        }
+        memory.last_write = vec![0; class.len()];
+        for (position, &id) in graph.order().iter().enumerate() {
+            let operands = graph.operands(id);
+            for index in writes(effects.get(id), operands.len()) {
+                if let Some(operand) = operands.get(index as usize) {
+                    memory.last_write[class[operand.index()] as usize] = position as u32 + 1;
+                }
+            }
+        }
+        memory.class = class;
+        memory
+    }
+
+    /// Whether the memory of a node is written at this place in the order or later.
+    pub fn is_live(&self, id: NodeId, position: usize) -> bool {
+        !self.class.is_empty() && self.last_write[self.class[id.index()] as usize] as usize > position
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.class.is_empty()
+    }
+
+    pub fn place(&self, id: NodeId) -> Option<Val> {
+        self.places.get(&id).copied()
+    }
+
+    pub fn set_place(&mut self, id: NodeId, place: Val) {
+        self.places.insert(id, place);
+    }
+
+    /// Gives a new value memory of its own; the place is all of it.
+    pub fn allocate(&mut self, context: &mut Context<'_>, content: &Tensor) -> Option<Val> {
+        let bytes = content.flat.total()?;
+        // Storages of both graphs have leaves of their own: no two are one.
+        let number = context.leaf_count() as u32;
+        let leaf = context.intern_leaf(Term::Storage(number), Some(content.dtype), Some(bytes));
+        self.by_leaf.insert(leaf, self.storages.len() as u32);
+        self.storages.push(Storage {
+            content: content.clone(),
+            recent: Vec::new(),
+            pending: None,
+            readers: Vec::new(),
+        });
+        context.leaf_tensor(leaf, content.dtype, content.shape.clone())
+    }
+
+    /// The storages that a place is in.
+    pub fn storages_of(&self, context: &Context<'_>, place: Val) -> Vec<u32> {
+        match context.value(place) {
+            Value::Tensor(tensor) => {
+                tensor.flat.pieces.iter().filter_map(|piece| self.by_leaf.get(&piece.leaf).copied()).collect()
+            }
+            Value::Tuple(parts) => parts.iter().flat_map(|&part| self.storages_of(context, part)).collect(),
+            Value::Int(_) | Value::Opaque(_) => Vec::new(),
+        }
+    }
+
+    pub fn storage_mut(&mut self, index: u32) -> &mut Storage {
+        &mut self.storages[index as usize]
+    }
+
+    /// The value at a place now.
+    pub fn read(&mut self, context: &mut Context<'_>, place: Val) -> Option<Val> {
+        match context.value(place).clone() {
+            Value::Tensor(tensor) => {
+                let mut tables = Vec::with_capacity(tensor.flat.pieces.len());
+                for piece in &tensor.flat.pieces {
+                    tables.push(self.read_piece(context, piece)?);
+                }
+                let flat = if tables.is_empty() { Flat::empty() } else { beside(context, tables)?.normalize()? };
+                Some(context.intern(Value::Tensor(Tensor { flat, ..tensor })))
+            }
+            Value::Tuple(parts) => {
+                let parts: Option<Vec<Val>> = parts.iter().map(|&part| self.read(context, part)).collect();
+                parts.map(|parts| context.intern(Value::Tuple(parts)))
+            }
+            Value::Int(_) | Value::Opaque(_) => Some(place),
+        }
+    }
+
+    fn read_piece(&mut self, context: &mut Context<'_>, piece: &Piece) -> Option<Flat> {
+        let Some(&storage) = self.by_leaf.get(&piece.leaf) else {
+            return Some(Flat { rows: ONE, width: piece.bytes.clone(), pieces: vec![piece.clone()] });
+        };
+        self.settle(context, storage)?;
+        let content = &self.storages[storage as usize].content.flat;
+        let mut run = piece.outer.clone();
+        pattern::extend(&mut run, &piece.inner)?;
+        window(context, content, &piece.offset, &run)
+    }
+
+    /// Puts recent writes into the content.
+    fn settle(&mut self, context: &mut Context<'_>, storage: u32) -> Option<()> {
+        let storage = &mut self.storages[storage as usize];
+        if storage.recent.is_empty() {
+            return Some(());
+        }
+        let recent = std::mem::take(&mut storage.recent);
+        let base = context.with_rows(&storage.content.flat, &ONE)?;
+        let mut order: Vec<usize> = (0..recent.len()).collect();
+        let known: Option<Vec<i64>> = recent.iter().map(|(at, _)| at.known()).collect();
+        let ends: Option<Vec<i64>> = recent.iter().map(|(at, flat)| at.add(&flat.total()?)?.known()).collect();
+        if let (Some(starts), Some(ends)) = (&known, &ends) {
+            order.sort_by_key(|&index| starts[index]);
+            if order.windows(2).all(|pair| ends[pair[0]] <= starts[pair[1]]) {
+                let writes = order.iter().map(|&index| recent[index].clone()).collect();
+                storage.content.flat = overlay(context, base, writes)?;
+                return Some(());
+            }
+        }
+        let mut flat = base;
+        for write in recent {
+            flat = overlay(context, flat, vec![write])?;
+        }
+        storage.content.flat = flat;
+        Some(())
+    }
+
+    /// Puts a value where a place is. They have equally many bytes.
+    pub fn write(&mut self, context: &mut Context<'_>, place: Val, value: &Tensor) -> Option<()> {
+        let tensor = super::layout::tensor_of(context, place)?;
+        let Some(piece) = tensor.flat.single() else {
+            return tensor.flat.pieces.is_empty().then_some(());
+        };
+        let storage = *self.by_leaf.get(&piece.leaf)?;
+        let total = self.storages[storage as usize].content.flat.total()?;
+        if piece.offset.is(0) && piece.inner == pattern::dense(total) {
+            let storage = &mut self.storages[storage as usize];
+            storage.content.flat = value.flat.clone();
+            storage.recent.clear();
+            return Some(());
+        }
+        let row = context.with_rows(&value.flat, &ONE)?;
+        let recent = &mut self.storages[storage as usize].recent;
+        let mut at = ZERO;
+        runs(&piece.inner, &piece.offset, &mut |offset, bytes| {
+            let next = at.add(&bytes)?;
+            recent.push((offset, row.columns(&at, &next)?));
+            at = next;
+            Some(())
+        })
+    }
+}
+
+/// Visits the dense runs of a pattern in order.
+fn runs(run: &[Step], offset: &Int, visit: &mut dyn FnMut(Int, Int) -> Option<()>) -> Option<()> {
+    match run {
+        [] => visit(offset.clone(), ONE),
+        [last] if last.stride.is(1) => visit(offset.clone(), last.count.clone()),
+        [first, rest @ ..] => {
+            let count = first.count.known().filter(|count| *count <= MAX_RANGES)?;
+            (0..count).try_for_each(|turn| {
+                let offset = offset.add(&first.stride.mul(&Int::Known(turn))?)?;
+                runs(rest, &offset, visit)
+            })
+        }
+    }
+}
+
+/// Tables side by side as one row, where they have different numbers of rows.
+fn beside(context: &mut Context<'_>, tables: Vec<Flat>) -> Option<Flat> {
+    if let [_] = tables.as_slice() {
+        return tables.into_iter().next();
+    }
+    let rows: Option<Vec<Flat>> = tables.iter().map(|table| context.with_rows(table, &ONE)).collect();
+    Flat::beside(rows?)
+}
+
+/// One row with ranges written over, which do not overlap and stand in order.
+fn overlay(context: &mut Context<'_>, base: Flat, writes: Vec<(Int, Flat)>) -> Option<Flat> {
+    let mut parts = Vec::with_capacity(2 * writes.len() + 1);
+    let mut at = ZERO;
+    for (start, flat) in writes {
+        if at != start {
+            parts.push(base.columns(&at, &start)?);
+        }
+        at = start.add(&flat.total()?)?;
+        parts.push(context.with_rows(&flat, &ONE)?);
+    }
+    if at != base.width {
+        parts.push(base.columns(&at, &base.width)?);
+    }
+    Flat::beside(parts)?.normalize()
+}
+
+/// The bytes of `content` that a pattern visits.
+fn window(context: &mut Context<'_>, content: &Flat, offset: &Int, run: &Pattern) -> Option<Flat> {
+    let total = content.total()?;
+    if offset.is(0) && *run == pattern::dense(total.clone()) {
+        return Some(content.clone());
+    }
+    if let Some(piece) = content.single()
+        && piece.inner == pattern::dense(total.clone())
+    {
+        return Flat::run(piece.leaf, piece.offset.add(offset)?, run.clone());
+    }
+    if let [rows, columns] = run.as_slice()
+        && columns.stride.is(1)
+        && rows.count.mul(&rows.stride)? == total
+    {
+        let table = context.with_rows(content, &rows.count)?;
+        return table.columns(offset, &offset.add(&columns.count)?)?.normalize();
+    }
+    let row = context.with_rows(content, &ONE)?;
+    let mut parts = Vec::new();
+    runs(run, offset, &mut |at, bytes| {
+        parts.push(row.columns(&at, &at.add(&bytes)?)?);
+        Some(())
+    })?;
+    Flat::beside(parts)?.normalize()
+}

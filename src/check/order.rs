@@ -1,0 +1,193 @@
+//! Order: of launches in each group, around fences, and by control edges; and that waits are kept.
+//!
+//! **Launches.** Number the source's collectives in program order. A launch of the result spans the numbers of its
+//! members. Two launches of a group must stand in the order of their spans, unless the spans overlap: then the merge
+//! itself had to choose. What a merged launch needs may have had to move up with it, and what needs it down: the span
+//! of a launch that leads to a merged one by data reaches to that one's first member, and of one that follows from a
+//! merged one, to its last.
+//!
+//! **Fences.** Each collective has as many fences before it as it had.
+//!
+//! **Control.** What a hard edge of the source puts after still stands after, and the result says so itself, by an edge
+//! or by data. **Waits.** What the source waits for, the result waits for.
+//!
+//! **Flight.** A launch sends until it is waited for: what it sends is not written before, unless the source did so, too.
+
+use super::launches::Assignment;
+use super::walk::Walked;
+use crate::ir::{NodeId, Strength};
+use hashbrown::HashMap;
+use rustc_hash::FxBuildHasher;
+
+/// What is out of order; numbers are of launches.
+pub(super) enum Disorder {
+    /// (source launch, source launch): the first came first, and does so no more.
+    Swapped(usize, usize),
+    /// A source launch crossed a fence: (source, result).
+    Fence(usize, usize),
+    /// A source result was waited for, and the result's launch is not.
+    Wait(usize, usize),
+    /// What a launch of the result sends is written while it is in flight, by this node.
+    Race(usize, NodeId),
+    /// An order edge does not hold, or is no longer stated; (before, after) in the source.
+    Control(NodeId, NodeId, &'static str),
+}
+
+/// Checks all of the above.
+pub(super) fn check(
+    before: &Walked<'_>,
+    after: &Walked<'_>,
+    assignment: &Assignment,
+    launches_may_move: bool,
+) -> Result<(), Disorder> {
+    waits(before, after, assignment)?;
+    fences(before, after, assignment)?;
+    flight(before, after, assignment)?;
+    if !launches_may_move {
+        launches(before, after, assignment)?;
+    }
+    control(before, after, assignment)
+}
+
+fn waits(before: &Walked<'_>, after: &Walked<'_>, assignment: &Assignment) -> Result<(), Disorder> {
+    for (index, (launch, places)) in before.launches.iter().zip(&assignment.of).enumerate() {
+        for (part, place) in places.iter().enumerate() {
+            let Some((to, slot)) = *place else { continue };
+            let waited = before.pending[launch.pending as usize + part].waited;
+            if waited && !after.pending[after.launches[to].pending as usize + slot].waited {
+                return Err(Disorder::Wait(index, to));
+            }
+        }
+    }
+    Ok(())
+}
+
+fn flight(before: &Walked<'_>, after: &Walked<'_>, assignment: &Assignment) -> Result<(), Disorder> {
+    for &(launch, writer) in &after.hazards {
+        let known = |member: &usize| before.hazards.iter().any(|(launch, _)| launch == member);
+        if !assignment.members[launch].iter().any(known) {
+            return Err(Disorder::Race(launch, writer));
+        }
+    }
+    Ok(())
+}
+
+fn fences(before: &Walked<'_>, after: &Walked<'_>, assignment: &Assignment) -> Result<(), Disorder> {
+    for (to, members) in assignment.members.iter().enumerate() {
+        let crossed = members.iter().find(|&&member| before.launches[member].fences != after.launches[to].fences);
+        if let Some(&member) = crossed {
+            return Err(Disorder::Fence(member, to));
+        }
+    }
+    Ok(())
+}
+
+/// For each launch of the result, the first and last source launch that it may count as.
+fn spans(after: &Walked<'_>, assignment: &Assignment) -> Vec<(usize, usize)> {
+    let graph = after.graph;
+    let mut launch_of: HashMap<NodeId, usize, FxBuildHasher> = HashMap::default();
+    for (index, launch) in after.launches.iter().enumerate() {
+        launch_of.insert(launch.node, index);
+    }
+    let ends = |index: usize| {
+        let members = &assignment.members[index];
+        (members.first().copied(), members.last().copied(), members.len() > 1)
+    };
+    let mut spans: Vec<(usize, usize)> = (0..after.launches.len())
+        .map(|index| (ends(index).0.unwrap_or(0), ends(index).1.unwrap_or(usize::MAX)))
+        .collect();
+    let mut up = vec![usize::MAX; graph.arena_len()];
+    for &id in graph.order().iter().rev() {
+        let mut first = up[id.index()];
+        if let Some(&index) = launch_of.get(&id) {
+            spans[index].0 = spans[index].0.min(first);
+            if ends(index).2 {
+                first = first.min(ends(index).0.unwrap_or(first));
+            }
+        }
+        if first == usize::MAX {
+            continue;
+        }
+        for operand in graph.operands(id) {
+            let entry = &mut up[operand.index()];
+            *entry = (*entry).min(first);
+        }
+    }
+    let mut down = vec![0; graph.arena_len()];
+    for &id in graph.order() {
+        let mut last = graph.operands(id).iter().map(|operand| down[operand.index()]).max().unwrap_or(0);
+        if let Some(&index) = launch_of.get(&id) {
+            spans[index].1 = spans[index].1.max(last);
+            if ends(index).2 {
+                last = last.max(ends(index).1.unwrap_or(last));
+            }
+        }
+        down[id.index()] = last;
+    }
+    spans
+}
+
+fn launches(before: &Walked<'_>, after: &Walked<'_>, assignment: &Assignment) -> Result<(), Disorder> {
+    let spans = spans(after, assignment);
+    // By group: the launch whose span begins last, of those so far.
+    let mut latest: HashMap<u32, usize, FxBuildHasher> = HashMap::default();
+    for (index, launch) in after.launches.iter().enumerate() {
+        if assignment.members[index].is_empty() {
+            continue;
+        }
+        let seen = latest.entry(launch.group.0).or_insert(index);
+        if spans[index].1 < spans[*seen].0 {
+            let first = |index: usize| assignment.members[index].first().copied().unwrap_or(0);
+            debug_assert!(first(index) < before.launches.len());
+            return Err(Disorder::Swapped(first(index), first(*seen)));
+        }
+        if spans[index].0 > spans[*seen].0 {
+            *seen = index;
+        }
+    }
+    Ok(())
+}
+
+fn control(before: &Walked<'_>, after: &Walked<'_>, assignment: &Assignment) -> Result<(), Disorder> {
+    if before.graph.control.iter().all(|edge| edge.strength == Strength::Soft) {
+        return Ok(());
+    }
+    let mut names: HashMap<&str, NodeId, FxBuildHasher> = HashMap::default();
+    for &id in after.graph.order() {
+        names.insert(after.graph.name_of(id), id);
+    }
+    let mut moved: HashMap<NodeId, Option<NodeId>, FxBuildHasher> = HashMap::default();
+    for (launch, places) in before.launches.iter().zip(&assignment.of) {
+        moved.insert(launch.node, places[0].map(|place| after.launches[place.0].node));
+    }
+    let image = |id: NodeId| match moved.get(&id) {
+        Some(Some(node)) => Some(*node),
+        _ => names.get(before.graph.name_of(id)).copied(),
+    };
+    let positions = after.graph.positions();
+    let stated: std::collections::BTreeSet<(NodeId, NodeId)> = after
+        .graph
+        .control
+        .iter()
+        .filter(|edge| edge.strength == Strength::Hard)
+        .map(|edge| (edge.before, edge.after))
+        .collect();
+    for edge in before.graph.control.iter().filter(|edge| edge.strength == Strength::Hard) {
+        let broken = |why| Err(Disorder::Control(edge.before, edge.after, why));
+        let (Some(from), Some(to)) = (image(edge.before), image(edge.after)) else {
+            // A collective that moves nothing takes its edges along.
+            let gone = |id: NodeId| moved.get(&id).is_some_and(Option::is_none);
+            if gone(edge.before) || gone(edge.after) {
+                continue;
+            }
+            return broken("one end is gone");
+        };
+        if positions[from.index()] >= positions[to.index()] {
+            return broken("the second no longer stands after the first");
+        }
+        if !stated.contains(&(from, to)) && !after.graph.operands(to).contains(&from) {
+            return broken("the result does not state it");
+        }
+    }
+    Ok(())
+}
