@@ -46,16 +46,17 @@ fn gather(context: &mut Context<'_>, group: GroupKey, size: i64, dim: usize, inp
         return Some(Tensor { dtype: input.dtype, shape, flat: input.flat.clone() });
     }
     let row = context.with_rows(&input.flat, &ONE)?;
-    let mut flat = Flat { rows: Int::Known(size), width: row.width.clone(), pieces: Vec::new() };
-    for piece in row.pieces {
+    let mut pieces = Vec::with_capacity(row.pieces.len());
+    for piece in row.pieces.iter() {
         let data = context.leaf(piece.leaf);
         let (dtype, bytes) = (data.dtype, data.bytes.clone()?);
         let all = bytes.mul(&Int::Known(size))?;
         let leaf = context.intern_leaf(Term::Ranks(group, piece.leaf), dtype, Some(all));
         let mut outer = Pattern::new();
         pattern::push(&mut outer, Int::Known(size), bytes)?;
-        flat.pieces.push(Piece { leaf, outer, ..piece });
+        pieces.push(Piece { leaf, outer, ..piece.clone() });
     }
+    let flat = Flat { rows: Int::Known(size), width: row.width, pieces: pieces.into() };
     let gathered = Tensor { dtype: input.dtype, shape, flat: flat.normalize()? };
     if dim == 0 {
         return Some(gathered);
@@ -70,13 +71,8 @@ fn gather(context: &mut Context<'_>, group: GroupKey, size: i64, dim: usize, inp
 }
 
 fn merged(context: &mut Context<'_>, merge: Merge, group: GroupKey, input: &Tensor) -> Option<Tensor> {
-    let mut result = layout::elements_of_leaves(context, input)?;
-    for piece in &mut result.flat.pieces {
-        let data = context.leaf(piece.leaf);
-        let (dtype, bytes) = (data.dtype, data.bytes.clone());
-        piece.leaf = context.intern_leaf(Term::Merged(merge, group, piece.leaf), dtype, bytes);
-    }
-    Some(result)
+    let whole = layout::elements_of_leaves(context, input)?;
+    layout::map_leaves(context, &whole, |leaf| Term::Merged(merge, group, leaf))
 }
 
 /// A tensor with the rows that go to each rank first, one row a rank.
@@ -108,13 +104,14 @@ fn scatter(
         return Some(Tensor { dtype: input.dtype, shape, flat: Flat::empty() });
     }
     let table = scatter_table(context, size, dim, input)?;
-    let mut flat = Flat { rows: ONE, width: table.width, pieces: Vec::new() };
-    for piece in table.pieces {
-        let Piece { start, bytes, leaf, offset, outer, inner } = piece;
+    let mut pieces = Vec::with_capacity(table.pieces.len());
+    for piece in table.pieces.iter() {
+        let Piece { start, bytes, leaf, offset, outer, inner } = piece.clone();
         let shard = Shard { op, group, leaf, offset, outer, inner };
         let leaf = context.intern_leaf(Term::Shard(Box::new(shard)), Some(input.dtype), Some(bytes.clone()));
         let inner = pattern::dense(bytes.clone());
-        flat.pieces.push(Piece { start, bytes, leaf, offset: ZERO, outer: Pattern::new(), inner });
+        pieces.push(Piece { start, bytes, leaf, offset: ZERO, outer: Pattern::new(), inner });
     }
+    let flat = Flat { rows: ONE, width: table.width, pieces: pieces.into() };
     Some(Tensor { dtype: input.dtype, shape, flat: flat.normalize()? })
 }

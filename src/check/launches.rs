@@ -15,6 +15,7 @@ use super::walk::{Launch, Walked};
 use crate::ir::{CollectiveKind, DType, ReduceOp, RegionId};
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
+use std::rc::Rc;
 
 /// What launches must share to send each other's data.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -41,7 +42,7 @@ struct Member {
     part: usize,
     class: Class,
     val: Val,
-    pieces: Vec<Piece>,
+    pieces: Rc<[Piece]>,
     taken: bool,
 }
 
@@ -91,10 +92,10 @@ fn exchange_call(context: &Context<'_>, walked: &Walked<'_>, launch: &Launch) ->
 }
 
 /// What an input of a launch sends, in order.
-fn pieces(context: &mut Context<'_>, launch: &Launch, val: Val) -> Vec<Piece> {
+fn pieces(context: &mut Context<'_>, launch: &Launch, val: Val) -> Rc<[Piece]> {
     let found = tensor_of(context, val).and_then(|tensor| {
         if tensor.flat.pieces.is_empty() {
-            return Some(Vec::new());
+            return Some(Rc::default());
         }
         let table = match launch.kind {
             CollectiveKind::AllGather { .. } => context.with_rows(&tensor.flat, &ONE)?,
@@ -113,7 +114,7 @@ fn pieces(context: &mut Context<'_>, launch: &Launch, val: Val) -> Vec<Piece> {
     found.unwrap_or_else(|| {
         let leaf = context.intern_leaf(Term::Whole(val), None, None);
         let piece = Piece { start: ZERO, bytes: ONE, leaf, offset: ZERO, outer: Pattern::new(), inner: Pattern::new() };
-        vec![piece]
+        Rc::new([piece])
     })
 }
 

@@ -54,7 +54,7 @@ impl Show<'_, '_> {
                 self.list(out, parts.iter().copied(), parts.len(), |out, part| self.value(out, part, depth));
                 out.push(')');
             }
-            Value::Tensor(tensor) => match tensor.flat.pieces.as_slice() {
+            Value::Tensor(tensor) => match &*tensor.flat.pieces {
                 [] => out.push_str("nothing"),
                 [piece] => self.piece(out, piece, depth),
                 pieces => {
