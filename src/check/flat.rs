@@ -41,6 +41,11 @@ pub(super) struct Flat {
 }
 
 impl Piece {
+    /// Whether its bytes lie end to end in the leaf.
+    pub fn is_dense(&self) -> bool {
+        self.outer.is_empty() && self.inner == pattern::dense(self.bytes.clone())
+    }
+
     fn shifted(mut self, by: &Int) -> Option<Self> {
         self.offset = self.offset.add(by)?;
         Some(self)
@@ -107,12 +112,34 @@ impl Flat {
                 self.pieces = joined.into();
             }
         }
+        if let Some(piece) = self.in_turns() {
+            self.pieces = Rc::new([piece]);
+        }
         if let ([piece], false) = (&*self.pieces, self.rows.is(1)) {
             let mut run = piece.outer.clone();
             pattern::extend(&mut run, &piece.inner)?;
             return Self::run(piece.leaf, piece.offset.clone(), run);
         }
         Some(self)
+    }
+
+    /// The piece of which all pieces are turns, evenly far apart.
+    fn in_turns(&self) -> Option<Piece> {
+        let [first, second, ..] = &*self.pieces else { return None };
+        let step = second.offset.sub(&first.offset)?;
+        let mut expected = first.offset.clone();
+        for piece in self.pieces.iter() {
+            let same = piece.leaf == first.leaf && piece.bytes == first.bytes && piece.offset == expected;
+            if !same || piece.inner != first.inner || piece.outer != first.outer {
+                return None;
+            }
+            expected = expected.add(&step)?;
+        }
+        let turns = Int::Known(i64::try_from(self.pieces.len()).ok()?);
+        let mut inner = Pattern::new();
+        pattern::push(&mut inner, turns.clone(), step)?;
+        pattern::extend(&mut inner, &first.inner)?;
+        Some(Piece { inner, bytes: first.bytes.mul(&turns)?, ..first.clone() })
     }
 
     /// The columns from `from` to before `to`, of all rows.

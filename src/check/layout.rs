@@ -333,10 +333,15 @@ pub(super) fn tensor_of(context: &Context<'_>, val: Val) -> Option<Tensor> {
     }
 }
 
-/// Whether the tensor is one piece with one stride for each dimension.
-pub(super) fn has_strides(tensor: &Tensor) -> bool {
-    tensor.flat.pieces.is_empty()
-        || by_dimension(tensor).is_some_and(|(_, dims, _)| dims.iter().all(|dim| dim.len() <= 1))
+/// Whether the tensor is one piece with one stride for each dimension; `None` where sizes are not known well enough.
+pub(super) fn has_strides(tensor: &Tensor) -> Option<bool> {
+    if tensor.flat.pieces.is_empty() || tensor.flat.single().is_some_and(|piece| piece.is_dense()) {
+        return Some(true);
+    }
+    match by_dimension(tensor) {
+        Some((_, dims, _)) => Some(dims.iter().all(|dim| dim.len() <= 1)),
+        None => tensor.shape.iter().all(|size| size.known().is_some()).then_some(false),
+    }
 }
 
 /// The tensor with another term around each of its leaves.

@@ -71,8 +71,9 @@ pub(super) enum Term {
     Ranks(GroupKey, Leaf),
     /// The ranks' elements of a leaf made one.
     Merged(Merge, GroupKey, Leaf),
-    /// This rank's row of a reduced table.
-    Shard(Box<Shard>),
+    /// The ranks' elements of a leaf made one, from this rank's row on: byte `a` is byte `a` of the reduced leaf, plus
+    /// what the pattern skips to this rank.
+    Shard(ReduceOp, GroupKey, Leaf, Box<Pattern>),
     /// What a collective makes of a value that is not followed further; the call has the arguments.
     Exchange(CollectiveKind, u32, GroupKey, Val),
     /// The bytes of a value in order, not followed further.
@@ -81,17 +82,6 @@ pub(super) enum Term {
     Region(u32),
     /// The state of the random numbers, or of the world, before the graph runs.
     State(bool),
-}
-
-/// See [`Term::Shard`]: the table's row `r` is `outer` taken at `r`.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Shard {
-    pub op: ReduceOp,
-    pub group: GroupKey,
-    pub leaf: Leaf,
-    pub offset: Int,
-    pub outer: Pattern,
-    pub inner: Pattern,
 }
 
 /// A leaf with what is known of its bytes.

@@ -1,14 +1,16 @@
 //! One walk over a graph in program order: what each node makes, what is in flight, what memory holds.
 
 mod started;
+mod strides;
 mod writes;
+
+pub(super) use strides::Root;
 
 use super::flat::Leaf;
 use super::int::Int;
 use super::layout::{self, tensor_of};
 use super::meaning::{self, Call, Class};
 use super::memory::{EffectTable, Memory};
-use super::pattern;
 use super::terms::{Context, GroupKey, Term, Val, Value};
 use crate::ir::optable::{Alias, Effects, Fence, pure_cast, split_target};
 use crate::ir::{Arg, CollectiveKind, Graph, Name, NodeId, Op, RegionId, Type};
@@ -69,6 +71,8 @@ pub(super) struct Walked<'g> {
     pub output: Option<NodeId>,
     /// Values of the output's operands at the end.
     pub outputs: Vec<Val>,
+    /// The memory that each of these is in.
+    pub roots: Vec<Root>,
     /// The states of random numbers and of the world at the end.
     pub states: [Val; 2],
     /// Ranks that the graph was made for: a gather into a buffer that holds this rank's part.
@@ -94,7 +98,7 @@ pub(super) struct Walk<'g, 'c> {
     groups: Vec<GroupKey>,
     classes: Vec<Option<Class>>,
     /// Places of elements of tuples that are not followed.
-    elements: HashMap<Val, Val, FxBuildHasher>,
+    elements: HashMap<(NodeId, Val), Val, FxBuildHasher>,
     fences: u32,
     operands: Vec<Val>,
 }
@@ -123,6 +127,7 @@ pub(super) fn walk<'g>(context: &mut Context<'g>, graph: &'g Graph, role: Role) 
         inputs: Vec::new(),
         output: None,
         outputs: Vec::new(),
+        roots: Vec::new(),
         states,
         ranks: Vec::new(),
         hazards: Vec::new(),
@@ -230,6 +235,7 @@ impl<'g> Walk<'g, '_> {
         let operands = self.found.graph.operands(id);
         let values: Step<Vec<Val>> = operands.iter().map(|&operand| self.read(operand, id)).collect();
         self.found.outputs = values?;
+        self.found.roots = self.roots(operands);
         self.found.output = Some(id);
         Ok(())
     }
@@ -260,6 +266,15 @@ impl<'g> Walk<'g, '_> {
         found
     }
 
+    /// Whether the first of these is a result that is not waited for.
+    fn is_in_flight(&mut self, operands: &[NodeId]) -> bool {
+        let Some(&first) = operands.first() else { return false };
+        if self.in_flight[first.index()].1 == 0 && self.memory.is_empty() {
+            return false;
+        }
+        self.in_flight_of(first).into_iter().any(|pending| !self.found.pending[pending as usize].waited)
+    }
+
     /// Elements of a value in flight must not be read.
     fn check_read(&mut self, id: NodeId, operand: NodeId) -> Step {
         if self.in_flight[operand.index()].1 == 0 && self.memory.is_empty() {
@@ -279,7 +294,9 @@ impl<'g> Walk<'g, '_> {
         let graph = self.found.graph;
         let effects = self.found.effects.get(id).clone();
         let operands = graph.operands(id);
-        if (!effects.is_view() && !effects.shape_only) || self.copies(id, target) {
+        if (!effects.is_view() && !effects.shape_only)
+            || self.is_in_flight(operands) && self.copies(id, target) != Some(false)
+        {
             for &operand in operands {
                 self.check_read(id, operand)?;
             }
@@ -334,39 +351,6 @@ impl<'g> Walk<'g, '_> {
         }
     }
 
-    /// Whether a view operator copies: then it reads elements. Where strides are not stated, a view that may have
-    /// gaps is taken to.
-    fn copies(&self, id: NodeId, target: Name) -> bool {
-        let graph = self.found.graph;
-        let (_, operator, _) = split_target(graph.text(target));
-        let Some(&base) = graph.operands(id).first() else { return false };
-        match operator {
-            "reshape" | "contiguous" | "flatten" | "ravel" | "reshape_as" => {}
-            "to" | "type_as" | "float" | "half" | "bfloat16" | "cpu" | "cuda" => {
-                let kind = |id: NodeId| graph.tensor(id).map(|ty| (ty.dtype, ty.device.clone()));
-                return kind(base).is_none() || kind(base) != kind(id);
-            }
-            "item" => return graph.tensor(base).is_some(),
-            _ => return false,
-        }
-        match graph.tensor(base) {
-            Some(ty) if ty.strides.is_some() => !ty.is_dense(),
-            _ => self.may_have_gaps(base),
-        }
-    }
-
-    fn may_have_gaps(&self, mut id: NodeId) -> bool {
-        let graph = self.found.graph;
-        while self.found.effects.get(id).is_view() {
-            let (_, operator, _) = split_target(graph.target_of(id));
-            let dense = matches!(operator, "view" | "alias" | "detach" | "unsqueeze" | "_unsafe_view")
-                || graph.node(id).op == Op::Wait;
-            let Some(&base) = graph.operands(id).first().filter(|_| dense) else { return true };
-            id = base;
-        }
-        false
-    }
-
     /// The call's canonical key; its operands are in `self.operands`.
     fn key(&mut self, id: NodeId, target: Name) -> u32 {
         let graph = self.found.graph;
@@ -410,7 +394,11 @@ impl<'g> Walk<'g, '_> {
         }
         let operands = std::mem::take(&mut self.operands);
         let meaning = self.meaning(id, target, &operands[..count]);
+        let impossible = self.role == Role::After && meaning.is_some() && self.view_cannot_be(id, target);
         self.operands = operands;
+        if impossible {
+            return fault(id, "is a view of a tensor whose strides allow only a copy");
+        }
         let graph = self.found.graph;
         let val = match meaning {
             Some(val) => {
@@ -513,14 +501,17 @@ impl<'g> Walk<'g, '_> {
 
     /// The element of a tuple whose parts have no places yet.
     fn element_of_unknown(&mut self, id: NodeId, target: Name, effects: &Effects) -> Step {
+        let base = self.found.graph.operands(id)[0];
+        if matches!(self.found.effects.get(base).alias, Alias::Of(_)) {
+            return undecided(id, "whose memory it is, and the memory is written");
+        }
         let val = self.pure(id, target, effects)?;
         self.set(id, val);
-        let base = self.found.graph.operands(id)[0];
         self.in_flight[id.index()] = self.part_in_flight(id, base, target);
-        if let Some(&place) = self.elements.get(&val) {
+        if let Some(&place) = self.elements.get(&(base, val)) {
             self.memory.set_place(id, place);
         } else if let Some(place) = self.allocate(id, val)? {
-            self.elements.insert(val, place);
+            self.elements.insert((base, val), place);
         }
         Ok(())
     }
@@ -535,11 +526,8 @@ impl<'g> Walk<'g, '_> {
             return false;
         }
         match operator {
-            "reshape" | "flatten" | "ravel" | "to" => layout::has_strides(tensor),
-            "contiguous" => {
-                let dense = |piece: &super::flat::Piece| piece.inner == pattern::dense(piece.bytes.clone());
-                tensor.flat.single().is_none_or(dense)
-            }
+            "reshape" | "flatten" | "ravel" | "to" => layout::has_strides(tensor) == Some(true),
+            "contiguous" => tensor.flat.single().is_none_or(super::flat::Piece::is_dense),
             _ => true,
         }
     }

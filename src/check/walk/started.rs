@@ -3,7 +3,6 @@
 use super::{Launch, Pending, Step, Walk, fault, undecided};
 use crate::check::exchange;
 use crate::check::layout::tensor_of;
-use crate::check::pattern;
 use crate::check::terms::{Tensor, Term, Val, Value};
 use crate::ir::{Collective, CollectiveKind, NodeId, RegionId, Type, Variant};
 
@@ -159,7 +158,10 @@ impl Walk<'_, '_> {
             if self.memory.write(self.context, place, &value).is_none() {
                 return undecided(id, format!("what it writes to `{name}`"));
             }
-            for storage in self.memory.storages_of(self.context, place) {
+            let storages = self.memory.storages_of(self.context, place);
+            // What has no bytes is in no storage, and nobody can read it.
+            self.found.pending[pending as usize + index].waited |= storages.is_empty();
+            for storage in storages {
                 self.memory.storage_mut(storage).pending = Some(pending + index as u32);
             }
             places.push(place);
@@ -209,7 +211,7 @@ fn rank_of_slot(kind: CollectiveKind, size: Option<u32>, from: &Tensor, to: &Ten
     else {
         return None;
     };
-    let dense = |piece: &crate::check::flat::Piece| piece.inner == pattern::dense(piece.bytes.clone());
+    let dense = crate::check::flat::Piece::is_dense;
     let rank = from.offset.sub(&to.offset)?.div(&from.bytes)?.known()?;
     (dense(from) && dense(to) && (0..i64::from(size?)).contains(&rank)).then_some(rank)
 }
