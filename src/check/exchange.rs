@@ -4,15 +4,15 @@
 //!   copies on all ranks, [`Term::Ranks`], so a packed buffer falls into what its members would have made alone.
 //! - **reduce, broadcast**: element by element, [`Term::Merged`], so each element of a buffer is what it would be alone.
 //!   The dtype of the elements is part of the term: a cast is never moved across a sum.
-//! - **scatter**: the table's row of this rank, reduced: [`Term::Shard`], column range by column range.
+//! - **scatter**: the table's row of this rank, reduced: a range of columns becomes the same range of [`Term::Shard`].
 //! - over a group of one rank, the tensor itself;
 //! - **all-to-all, permute**: not followed, [`Term::Exchange`].
 
 use super::flat::{Flat, Piece};
-use super::int::{Int, ONE, ZERO, product};
+use super::int::{Int, ONE, product};
 use super::layout;
 use super::pattern::{self, Pattern};
-use super::terms::{Context, GroupKey, Merge, Shard, Tensor, Term};
+use super::terms::{Context, GroupKey, Merge, Tensor, Term};
 use crate::ir::{CollectiveKind, ReduceOp};
 
 /// The result for one input; `None` where the collective cannot be followed.
@@ -46,16 +46,17 @@ fn gather(context: &mut Context<'_>, group: GroupKey, size: i64, dim: usize, inp
         return Some(Tensor { dtype: input.dtype, shape, flat: input.flat.clone() });
     }
     let row = context.with_rows(&input.flat, &ONE)?;
-    let mut flat = Flat { rows: Int::Known(size), width: row.width.clone(), pieces: Vec::new() };
-    for piece in row.pieces {
+    let mut pieces = Vec::with_capacity(row.pieces.len());
+    for piece in row.pieces.iter() {
         let data = context.leaf(piece.leaf);
         let (dtype, bytes) = (data.dtype, data.bytes.clone()?);
         let all = bytes.mul(&Int::Known(size))?;
         let leaf = context.intern_leaf(Term::Ranks(group, piece.leaf), dtype, Some(all));
         let mut outer = Pattern::new();
         pattern::push(&mut outer, Int::Known(size), bytes)?;
-        flat.pieces.push(Piece { leaf, outer, ..piece });
+        pieces.push(Piece { leaf, outer, ..piece.clone() });
     }
+    let flat = Flat { rows: Int::Known(size), width: row.width, pieces: pieces.into() };
     let gathered = Tensor { dtype: input.dtype, shape, flat: flat.normalize()? };
     if dim == 0 {
         return Some(gathered);
@@ -64,19 +65,18 @@ fn gather(context: &mut Context<'_>, group: GroupKey, size: i64, dim: usize, inp
     let mut by_rank = inner;
     by_rank.insert(0, Int::Known(size));
     let by_rank = layout::reshape(&gathered, &by_rank)?;
+    let order: Vec<usize> = (1..=dim).chain([0]).chain(dim + 1..by_rank.shape.len()).collect();
+    if let Some(turned) = layout::permute(&by_rank, &order) {
+        return layout::reshape(&turned, &gathered.shape);
+    }
     let parts: Option<Vec<Tensor>> =
         (0..size).map(|rank| layout::select(context, &by_rank, 0, &Int::Known(rank))).collect();
     layout::cat(context, &parts?, i64::try_from(dim).ok()?)
 }
 
 fn merged(context: &mut Context<'_>, merge: Merge, group: GroupKey, input: &Tensor) -> Option<Tensor> {
-    let mut result = layout::elements_of_leaves(context, input)?;
-    for piece in &mut result.flat.pieces {
-        let data = context.leaf(piece.leaf);
-        let (dtype, bytes) = (data.dtype, data.bytes.clone());
-        piece.leaf = context.intern_leaf(Term::Merged(merge, group, piece.leaf), dtype, bytes);
-    }
-    Some(result)
+    let whole = layout::elements_of_leaves(context, input)?;
+    layout::map_leaves(context, &whole, |leaf| Term::Merged(merge, group, leaf))
 }
 
 /// A tensor with the rows that go to each rank first, one row a rank.
@@ -108,13 +108,13 @@ fn scatter(
         return Some(Tensor { dtype: input.dtype, shape, flat: Flat::empty() });
     }
     let table = scatter_table(context, size, dim, input)?;
-    let mut flat = Flat { rows: ONE, width: table.width, pieces: Vec::new() };
-    for piece in table.pieces {
-        let Piece { start, bytes, leaf, offset, outer, inner } = piece;
-        let shard = Shard { op, group, leaf, offset, outer, inner };
-        let leaf = context.intern_leaf(Term::Shard(Box::new(shard)), Some(input.dtype), Some(bytes.clone()));
-        let inner = pattern::dense(bytes.clone());
-        flat.pieces.push(Piece { start, bytes, leaf, offset: ZERO, outer: Pattern::new(), inner });
+    let mut pieces = Vec::with_capacity(table.pieces.len());
+    for piece in table.pieces.iter() {
+        let bytes = context.leaf(piece.leaf).bytes.clone();
+        let term = Term::Shard(op, group, piece.leaf, Box::new(piece.outer.clone()));
+        let leaf = context.intern_leaf(term, Some(input.dtype), bytes);
+        pieces.push(Piece { leaf, outer: Pattern::new(), ..piece.clone() });
     }
+    let flat = Flat { rows: ONE, width: table.width, pieces: pieces.into() };
     Some(Tensor { dtype: input.dtype, shape, flat: flat.normalize()? })
 }

@@ -7,6 +7,7 @@
 use super::int::{Int, ONE, ZERO};
 use super::pattern::{self, Pattern};
 use std::cmp::Ordering;
+use std::rc::Rc;
 
 /// What bytes come from: an index into the leaves of a [`Context`](super::terms::Context).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -36,10 +37,15 @@ pub(super) struct Piece {
 pub(super) struct Flat {
     pub rows: Int,
     pub width: Int,
-    pub pieces: Vec<Piece>,
+    pub pieces: Rc<[Piece]>,
 }
 
 impl Piece {
+    /// Whether its bytes lie end to end in the leaf.
+    pub fn is_dense(&self) -> bool {
+        self.outer.is_empty() && self.inner == pattern::dense(self.bytes.clone())
+    }
+
     fn shifted(mut self, by: &Int) -> Option<Self> {
         self.offset = self.offset.add(by)?;
         Some(self)
@@ -67,19 +73,19 @@ impl Piece {
 impl Flat {
     /// No bytes.
     pub fn empty() -> Self {
-        Self { rows: ONE, width: ZERO, pieces: Vec::new() }
+        Self { rows: ONE, width: ZERO, pieces: Rc::default() }
     }
 
     /// All bytes of one run.
     pub fn run(leaf: Leaf, offset: Int, pattern: Pattern) -> Option<Self> {
         let bytes = pattern::total(&pattern)?;
         let piece = Piece { start: ZERO, bytes: bytes.clone(), leaf, offset, outer: Pattern::new(), inner: pattern };
-        Some(Self { rows: ONE, width: bytes, pieces: vec![piece] })
+        Some(Self { rows: ONE, width: bytes, pieces: Rc::new([piece]) })
     }
 
     /// The one piece, if all bytes are in one.
     pub fn single(&self) -> Option<&Piece> {
-        match self.pieces.as_slice() {
+        match &*self.pieces {
             [piece] => Some(piece),
             _ => None,
         }
@@ -95,20 +101,45 @@ impl Flat {
         if self.width.is(0) || self.rows.is(0) {
             return Some(Self::empty());
         }
-        let mut joined: Vec<Piece> = Vec::with_capacity(self.pieces.len());
-        for piece in self.pieces.drain(..) {
-            if joined.last_mut().is_none_or(|last| last.join(&piece).is_none()) {
-                joined.push(piece);
+        if self.pieces.len() > 1 {
+            let mut joined: Vec<Piece> = Vec::with_capacity(self.pieces.len());
+            for piece in self.pieces.iter() {
+                if joined.last_mut().is_none_or(|last| last.join(piece).is_none()) {
+                    joined.push(piece.clone());
+                }
+            }
+            if joined.len() < self.pieces.len() {
+                self.pieces = joined.into();
             }
         }
-        if joined.len() == 1 && !self.rows.is(1) {
-            let piece = joined.pop()?;
-            let mut run = piece.outer;
-            pattern::extend(&mut run, &piece.inner)?;
-            return Self::run(piece.leaf, piece.offset, run);
+        if let Some(piece) = self.in_turns() {
+            self.pieces = Rc::new([piece]);
         }
-        self.pieces = joined;
+        if let ([piece], false) = (&*self.pieces, self.rows.is(1)) {
+            let mut run = piece.outer.clone();
+            pattern::extend(&mut run, &piece.inner)?;
+            return Self::run(piece.leaf, piece.offset.clone(), run);
+        }
         Some(self)
+    }
+
+    /// The piece of which all pieces are turns, evenly far apart.
+    fn in_turns(&self) -> Option<Piece> {
+        let [first, second, ..] = &*self.pieces else { return None };
+        let step = second.offset.sub(&first.offset)?;
+        let mut expected = first.offset.clone();
+        for piece in self.pieces.iter() {
+            let same = piece.leaf == first.leaf && piece.bytes == first.bytes && piece.offset == expected;
+            if !same || piece.inner != first.inner || piece.outer != first.outer {
+                return None;
+            }
+            expected = expected.add(&step)?;
+        }
+        let turns = Int::Known(i64::try_from(self.pieces.len()).ok()?);
+        let mut inner = Pattern::new();
+        pattern::push(&mut inner, turns.clone(), step)?;
+        pattern::extend(&mut inner, &first.inner)?;
+        Some(Piece { inner, bytes: first.bytes.mul(&turns)?, ..first.clone() })
     }
 
     /// The columns from `from` to before `to`, of all rows.
@@ -136,7 +167,7 @@ impl Flat {
                 Some(())
             })?;
         }
-        Some(Self { rows: self.rows.clone(), width: to.sub(from)?, pieces })
+        Some(Self { rows: self.rows.clone(), width: to.sub(from)?, pieces: pieces.into() })
     }
 
     /// A piece that begins at or before a column, with no other such piece behind it.
@@ -161,13 +192,12 @@ impl Flat {
             if table.rows != rows {
                 return None;
             }
-            for mut piece in table.pieces {
-                piece.start = piece.start.add(&width)?;
-                pieces.push(piece);
+            for piece in table.pieces.iter() {
+                pieces.push(Piece { start: piece.start.add(&width)?, ..piece.clone() });
             }
             width = width.add(&table.width)?;
         }
-        Some(Self { rows, width, pieces })
+        Some(Self { rows, width, pieces: pieces.into() })
     }
 
     /// The same bytes in `rows` rows. `pack` makes a leaf of a list of runs end to end: needed where rows have nothing
@@ -182,7 +212,7 @@ impl Flat {
             if let Some((outer, inner)) = pattern::split(&run, rows) {
                 let width = self.total()?.div(rows)?;
                 let piece = Piece { start: ZERO, bytes: width.clone(), outer, inner, ..piece.clone() };
-                return Some(Self { rows: rows.clone(), width, pieces: vec![piece] });
+                return Some(Self { rows: rows.clone(), width, pieces: Rc::new([piece]) });
             }
         }
         if let Some(times) = self.rows.div(rows) {
@@ -217,7 +247,7 @@ impl Flat {
                 pieces.push(Piece { start, outer: outer.clone(), ..piece.clone() }.shifted(&offset)?);
             }
         }
-        Some(Self { rows: rows.clone(), width: self.width.mul(&Int::Known(times))?, pieces })
+        Some(Self { rows: rows.clone(), width: self.width.mul(&Int::Known(times))?, pieces: pieces.into() })
     }
 
     /// Each row cut into `times` rows.
@@ -234,7 +264,7 @@ impl Flat {
             .collect();
         let parts = parts?;
         let mut cuts: Vec<i64> = Vec::new();
-        for piece in parts.iter().flat_map(|part| &part.pieces) {
+        for piece in parts.iter().flat_map(|part| part.pieces.iter()) {
             cuts.push(piece.start.known()?);
         }
         cuts.push(width.known()?);
@@ -249,7 +279,7 @@ impl Flat {
             let column: Option<Vec<Self>> = parts.iter().map(|part| part.columns(&from, &to)).collect();
             pieces.push(self.stack(column?, &from, times, pack)?);
         }
-        Some(Self { rows: rows.clone(), width, pieces })
+        Some(Self { rows: rows.clone(), width, pieces: pieces.into() })
     }
 
     /// One piece of `parts`, which stand below each other.

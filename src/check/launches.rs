@@ -2,7 +2,8 @@
 //!
 //! What a launch sends is a list of pieces. A source collective is found where its own list stands in that of a launch
 //! of the same kind, group, reduction and region. Each must be found once; a launch may hold nothing else but fill of
-//! one constant. Two source collectives that send the same value may be one in the result. What moves nothing (a group
+//! one constant. Where several would fit, the names of the launch and of the members that it claims decide.
+//! Two source collectives that send the same value may be one in the result. What moves nothing (a group
 //! of one rank, no bytes) may go.
 
 use super::exchange::scatter_table;
@@ -15,6 +16,7 @@ use super::walk::{Launch, Walked};
 use crate::ir::{CollectiveKind, DType, ReduceOp, RegionId};
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
+use std::rc::Rc;
 
 /// What launches must share to send each other's data.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -41,7 +43,7 @@ struct Member {
     part: usize,
     class: Class,
     val: Val,
-    pieces: Vec<Piece>,
+    pieces: Rc<[Piece]>,
     taken: bool,
 }
 
@@ -91,10 +93,10 @@ fn exchange_call(context: &Context<'_>, walked: &Walked<'_>, launch: &Launch) ->
 }
 
 /// What an input of a launch sends, in order.
-fn pieces(context: &mut Context<'_>, launch: &Launch, val: Val) -> Vec<Piece> {
+fn pieces(context: &mut Context<'_>, launch: &Launch, val: Val) -> Rc<[Piece]> {
     let found = tensor_of(context, val).and_then(|tensor| {
         if tensor.flat.pieces.is_empty() {
-            return Some(Vec::new());
+            return Some(Rc::default());
         }
         let table = match launch.kind {
             CollectiveKind::AllGather { .. } => context.with_rows(&tensor.flat, &ONE)?,
@@ -113,7 +115,7 @@ fn pieces(context: &mut Context<'_>, launch: &Launch, val: Val) -> Vec<Piece> {
     found.unwrap_or_else(|| {
         let leaf = context.intern_leaf(Term::Whole(val), None, None);
         let piece = Piece { start: ZERO, bytes: ONE, leaf, offset: ZERO, outer: Pattern::new(), inner: Pattern::new() };
-        vec![piece]
+        Rc::new([piece])
     })
 }
 
@@ -124,12 +126,10 @@ pub(super) fn assign(
     after: &Walked<'_>,
 ) -> Result<Assignment, Mismatch> {
     let mut members = members(context, before);
-    let mut by_start: HashMap<(Class, Leaf, Int), Vec<u32>, FxBuildHasher> = HashMap::default();
-    // The last comes first off the list, and members are taken in order of their launches.
-    for (index, member) in members.iter().enumerate().rev() {
-        if let Some(first) = member.pieces.first() {
-            by_start.entry((member.class, first.leaf, first.offset.clone())).or_default().push(index as u32);
-        }
+    let Index { mut hinted, mut free, mut all } = Index::of(before, after, &members);
+    let mut by_name: HashMap<&str, usize, FxBuildHasher> = HashMap::default();
+    for (index, launch) in before.launches.iter().enumerate().filter(|(_, launch)| launch.trivial) {
+        by_name.insert(before.graph.name_of(launch.node), index);
     }
     let mut assignment = Assignment {
         of: before.launches.iter().map(|launch| vec![None; launch.inputs.len()]).collect(),
@@ -141,8 +141,11 @@ pub(super) fn assign(
             let stream = pieces(context, launch, val);
             let mut cursor = Cursor { stream: &stream, piece: 0, done: ZERO };
             while let Some((leaf, offset)) = cursor.here() {
-                let found =
-                    by_start.get_mut(&(class, leaf, offset)).and_then(|list| take(&mut members, list, &mut cursor));
+                let start = (class, leaf, offset);
+                let mut look = |list: Option<&mut Vec<u32>>| take(&mut members, list?, &mut cursor);
+                let found = look(hinted.get_mut(&(number(index), start.clone())))
+                    .or_else(|| look(free.get_mut(&start)))
+                    .or_else(|| look(all.get_mut(&start)));
                 if let Some(member) = found {
                     let member = &members[member];
                     assignment.of[member.launch][member.part] = Some((index, part));
@@ -154,6 +157,7 @@ pub(super) fn assign(
                 }
             }
         }
+        claim_empty(before, after, launch, &mut assignment.members[index], &by_name);
         assignment.members[index].sort_unstable();
         assignment.members[index].dedup();
         if assignment.members[index].is_empty() && !launch.trivial {
@@ -162,6 +166,62 @@ pub(super) fn assign(
     }
     check_all(before, &members, &mut assignment)?;
     Ok(assignment)
+}
+
+/// Members of no bytes are in no list of pieces: where a launch claims them, they count among those that it merges.
+fn claim_empty(
+    before: &Walked<'_>,
+    after: &Walked<'_>,
+    launch: &Launch,
+    members: &mut Vec<usize>,
+    by_name: &HashMap<&str, usize, FxBuildHasher>,
+) {
+    if by_name.is_empty() {
+        return;
+    }
+    for name in &after.graph.meta_of(launch.node).members {
+        let claimed = by_name.get(&**name).copied();
+        members.extend(claimed.filter(|&index| before.launches[index].group == launch.group));
+    }
+}
+
+/// The kind of a member and its first byte.
+type Start = (Class, Leaf, Int);
+
+fn number(index: usize) -> u32 {
+    u32::try_from(index).unwrap_or(u32::MAX)
+}
+
+/// Members by where they start; the last of a list is taken first.
+struct Index {
+    /// Those that a launch of the result claims by name.
+    hinted: HashMap<(u32, Start), Vec<u32>, FxBuildHasher>,
+    /// Those that none claims.
+    free: HashMap<Start, Vec<u32>, FxBuildHasher>,
+    all: HashMap<Start, Vec<u32>, FxBuildHasher>,
+}
+
+impl Index {
+    fn of(before: &Walked<'_>, after: &Walked<'_>, members: &[Member]) -> Self {
+        let mut claims: HashMap<&str, u32, FxBuildHasher> = HashMap::default();
+        for (index, launch) in after.launches.iter().enumerate() {
+            claims.insert(after.graph.name_of(launch.node), number(index));
+            for member in &after.graph.meta_of(launch.node).members {
+                claims.entry(member).or_insert(number(index));
+            }
+        }
+        let mut found = Self { hinted: HashMap::default(), free: HashMap::default(), all: HashMap::default() };
+        for (index, member) in members.iter().enumerate().rev() {
+            let Some(first) = member.pieces.first() else { continue };
+            let start = (member.class, first.leaf, first.offset.clone());
+            found.all.entry(start.clone()).or_default().push(number(index));
+            match claims.get(before.graph.name_of(before.launches[member.launch].node)) {
+                Some(&launch) => found.hinted.entry((launch, start)).or_default().push(number(index)),
+                None => found.free.entry(start).or_default().push(number(index)),
+            }
+        }
+        found
+    }
 }
 
 fn members(context: &mut Context<'_>, before: &Walked<'_>) -> Vec<Member> {
@@ -178,9 +238,15 @@ fn members(context: &mut Context<'_>, before: &Walked<'_>) -> Vec<Member> {
 
 /// Takes the longest member of `list` that stands at the cursor.
 fn take(members: &mut [Member], list: &mut Vec<u32>, cursor: &mut Cursor<'_>) -> Option<usize> {
+    while list.last().is_some_and(|&index| members[index as usize].taken) {
+        list.pop();
+    }
     // In order of launches, for equal ones.
     let mut best: Option<(usize, Cursor<'_>)> = None;
     for (at, &index) in list.iter().enumerate().rev() {
+        if members[index as usize].taken {
+            continue;
+        }
         let mut moved = cursor.clone();
         if moved.pass(&members[index as usize].pieces).is_none() {
             continue;

@@ -279,9 +279,9 @@ pub(super) fn cast(context: &mut Context<'_>, tensor: &Tensor, dtype: DType) -> 
     }
     let whole = elements_of_leaves(context, tensor)?;
     let (old, new) = (tensor.dtype.bytes() as i64, dtype.bytes() as i64);
-    let mut flat = Flat { rows: whole.flat.rows.clone(), width: ZERO, pieces: Vec::new() };
+    let mut pieces = Vec::with_capacity(whole.flat.pieces.len());
     let scaled = |size: &Int| size.div(&Int::Known(old))?.mul(&Int::Known(new));
-    for piece in &whole.flat.pieces {
+    for piece in whole.flat.pieces.iter() {
         let data = context.leaf(piece.leaf);
         let bytes = match &data.bytes {
             Some(bytes) => Some(scaled(bytes)?),
@@ -293,7 +293,7 @@ pub(super) fn cast(context: &mut Context<'_>, tensor: &Tensor, dtype: DType) -> 
             .iter()
             .map(|step| Some(pattern::Step { count: step.count.clone(), stride: scaled(&step.stride)? }))
             .collect();
-        flat.pieces.push(Piece {
+        pieces.push(Piece {
             start: scaled(&piece.start)?,
             bytes: scaled(&piece.bytes)?,
             leaf,
@@ -302,7 +302,7 @@ pub(super) fn cast(context: &mut Context<'_>, tensor: &Tensor, dtype: DType) -> 
             inner: pattern::rescale(&piece.inner, old, new)?,
         });
     }
-    flat.width = scaled(&whole.flat.width)?;
+    let flat = Flat { rows: whole.flat.rows.clone(), width: scaled(&whole.flat.width)?, pieces: pieces.into() };
     Some(Tensor { dtype, shape: tensor.shape.clone(), flat })
 }
 
@@ -333,10 +333,15 @@ pub(super) fn tensor_of(context: &Context<'_>, val: Val) -> Option<Tensor> {
     }
 }
 
-/// Whether the tensor is one piece with one stride for each dimension.
-pub(super) fn has_strides(tensor: &Tensor) -> bool {
-    tensor.flat.pieces.is_empty()
-        || by_dimension(tensor).is_some_and(|(_, dims, _)| dims.iter().all(|dim| dim.len() <= 1))
+/// Whether the tensor is one piece with one stride for each dimension; `None` where sizes are not known well enough.
+pub(super) fn has_strides(tensor: &Tensor) -> Option<bool> {
+    if tensor.flat.pieces.is_empty() || tensor.flat.single().is_some_and(|piece| piece.is_dense()) {
+        return Some(true);
+    }
+    match by_dimension(tensor) {
+        Some((_, dims, _)) => Some(dims.iter().all(|dim| dim.len() <= 1)),
+        None => tensor.shape.iter().all(|size| size.known().is_some()).then_some(false),
+    }
 }
 
 /// The tensor with another term around each of its leaves.
@@ -345,11 +350,13 @@ pub(super) fn map_leaves(
     tensor: &Tensor,
     wrap: impl Fn(super::flat::Leaf) -> super::terms::Term,
 ) -> Option<Tensor> {
-    let mut result = tensor.clone();
-    for piece in &mut result.flat.pieces {
+    let mut pieces = Vec::with_capacity(tensor.flat.pieces.len());
+    for piece in tensor.flat.pieces.iter() {
         let data = context.leaf(piece.leaf);
         let (dtype, bytes) = (data.dtype, data.bytes.clone());
-        piece.leaf = context.intern_leaf(wrap(piece.leaf), dtype, bytes);
+        let leaf = context.intern_leaf(wrap(piece.leaf), dtype, bytes);
+        pieces.push(Piece { leaf, ..piece.clone() });
     }
-    Some(result)
+    let flat = Flat { pieces: pieces.into(), ..tensor.flat.clone() };
+    Some(Tensor { flat, ..tensor.clone() })
 }

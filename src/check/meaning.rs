@@ -63,6 +63,100 @@ impl Call<'_> {
     }
 }
 
+/// Operators that [`of`] looks at.
+const FOLLOWED: &[&str] = &[
+    "getitem",
+    "item",
+    "get_tuple_element",
+    "sym_size",
+    "size",
+    "sym_numel",
+    "numel",
+    "mul",
+    "add",
+    "sub",
+    "floordiv",
+    "neg",
+    "split",
+    "split_with_sizes",
+    "split_with_sizes_copy",
+    "chunk",
+    "unbind",
+    "cat",
+    "concat",
+    "concatenate",
+    "_chunk_cat",
+    "_pre_bucket_reduce_scatter",
+    "stack",
+    "_pre_bucket_all_gather",
+    "empty",
+    "empty_strided",
+    "empty_permuted",
+    "empty_like",
+    "new_empty",
+    "new_empty_strided",
+    "zeros",
+    "zeros_like",
+    "new_zeros",
+    "ones",
+    "ones_like",
+    "new_ones",
+    "full",
+    "full_like",
+    "new_full",
+    "clone",
+    "contiguous",
+    "alias",
+    "alias_copy",
+    "detach",
+    "detach_copy",
+    "lift_fresh",
+    "lift_fresh_copy",
+    "view",
+    "reshape",
+    "_unsafe_view",
+    "_reshape_alias",
+    "view_copy",
+    "bitcast",
+    "unsqueeze",
+    "squeeze",
+    "permute",
+    "permute_copy",
+    "t",
+    "transpose",
+    "expand",
+    "slice",
+    "narrow",
+    "select",
+    "constant_pad_nd",
+    "convert_element_type",
+    "cast",
+    "to",
+    "_to_copy",
+];
+
+/// What is known of a target before its arguments are looked at.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Class {
+    /// Whether [`of`] may find its value.
+    pub followed: bool,
+    /// Whether the value depends on who asks: memory that is never written.
+    pub names_memory: bool,
+}
+
+impl Class {
+    pub fn of(target: &str) -> Self {
+        let (namespace, base, _) = split_target(target);
+        // Arithmetic of sizes; that of tensors is not followed.
+        let arithmetic = matches!(base, "mul" | "add" | "sub" | "floordiv" | "neg");
+        let tensors = arithmetic && !matches!(namespace, "operator" | "builtins" | "");
+        Self {
+            followed: FOLLOWED.contains(&base) && !tensors,
+            names_memory: base.contains("empty") || base == "_pre_bucket_all_gather",
+        }
+    }
+}
+
 /// The value of a call, or `None` where it is taken as a value of its own.
 pub(super) fn of(context: &mut Context<'_>, call: &Call<'_>) -> Option<Val> {
     let (namespace, base, overload) = split_target(call.target);

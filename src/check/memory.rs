@@ -176,7 +176,7 @@ impl Memory {
         match context.value(place).clone() {
             Value::Tensor(tensor) => {
                 let mut tables = Vec::with_capacity(tensor.flat.pieces.len());
-                for piece in &tensor.flat.pieces {
+                for piece in tensor.flat.pieces.iter() {
                     tables.push(self.read_piece(context, piece)?);
                 }
                 let flat = if tables.is_empty() { Flat::empty() } else { beside(context, tables)?.normalize()? };
@@ -192,7 +192,7 @@ impl Memory {
 
     fn read_piece(&mut self, context: &mut Context<'_>, piece: &Piece) -> Option<Flat> {
         let Some(&storage) = self.by_leaf.get(&piece.leaf) else {
-            return Some(Flat { rows: ONE, width: piece.bytes.clone(), pieces: vec![piece.clone()] });
+            return Some(Flat { rows: ONE, width: piece.bytes.clone(), pieces: std::rc::Rc::new([piece.clone()]) });
         };
         self.settle(context, storage)?;
         let content = &self.storages[storage as usize].content.flat;

@@ -14,7 +14,7 @@
 //!         | Cast(dtype, leaf) | Moved(device, leaf)
 //!         | Ranks(group, leaf)            all ranks' bytes of the leaf, in rank order
 //!         | Merged(op, group, leaf)       element by element over the ranks
-//!         | Shard(op, group, run)         this rank's row of a table, element by element over the ranks
+//!         | Shard(op, group, leaf, rows)  the same from this rank's row of a table on
 //!         | Exchange(kind, group, value) | Whole(value)       not followed further
 //! ```
 //!
@@ -32,7 +32,7 @@
 //! cast                   Cast around each leaf: it passes cat, slice and gather, never a sum
 //! all_gather             range of leaf L  ->  the same range of Ranks(L), a row for each rank; any dimension
 //! all_reduce, broadcast  range of leaf L  ->  the same range of Merged(L)
-//! reduce_scatter         column range of the table of chunks  ->  Shard; any dimension
+//! reduce_scatter         column range of the table of chunks  ->  the same range of Shard(L); any dimension
 //! coalesced forms        each input by itself
 //! wait                   the value itself
 //! over one rank, or of no bytes        the input

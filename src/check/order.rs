@@ -53,7 +53,7 @@ fn waits(before: &Walked<'_>, after: &Walked<'_>, assignment: &Assignment) -> Re
     for (index, (launch, places)) in before.launches.iter().zip(&assignment.of).enumerate() {
         for (part, place) in places.iter().enumerate() {
             let Some((to, slot)) = *place else { continue };
-            let waited = before.pending[launch.pending as usize + part].waited;
+            let waited = before.pending[launch.pending as usize + part].waited && !launch.trivial;
             if waited && !after.pending[after.launches[to].pending as usize + slot].waited {
                 return Err(Disorder::Wait(index, to));
             }

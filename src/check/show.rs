@@ -1,7 +1,6 @@
 //! Values as text, and where two values first differ.
 
 use super::flat::{Leaf, Piece};
-use super::int::Int;
 use super::pattern;
 use super::terms::{Context, GroupKey, Merge, Term, Val, Value};
 use crate::ir::{Graph, NodeId};
@@ -54,7 +53,7 @@ impl Show<'_, '_> {
                 self.list(out, parts.iter().copied(), parts.len(), |out, part| self.value(out, part, depth));
                 out.push(')');
             }
-            Value::Tensor(tensor) => match tensor.flat.pieces.as_slice() {
+            Value::Tensor(tensor) => match &*tensor.flat.pieces {
                 [] => out.push_str("nothing"),
                 [piece] => self.piece(out, piece, depth),
                 pieces => {
@@ -127,24 +126,10 @@ impl Show<'_, '_> {
                 };
                 self.around(out, &format!("{what} in {}", self.group(*group)), *inner, depth);
             }
-            Term::Shard(shard) => {
-                let name = format!("reduce_scatter {} in {}", shard.op, self.group(shard.group));
-                out.push_str(&name);
-                out.push('(');
-                self.deeper(out, depth, |out, depth| {
-                    let bytes = pattern::total(&shard.inner).unwrap_or(super::int::ZERO);
-                    let Int::Known(_) = bytes else { return self.leaf(out, shard.leaf, depth) };
-                    let piece = Piece {
-                        start: super::int::ZERO,
-                        bytes,
-                        leaf: shard.leaf,
-                        offset: shard.offset.clone(),
-                        outer: shard.outer.clone(),
-                        inner: shard.inner.clone(),
-                    };
-                    self.piece(out, &piece, depth);
-                });
-                out.push(')');
+            Term::Shard(op, group, inner, rows) => {
+                let stride = rows.last().map_or(super::int::ZERO, |step| step.stride.clone());
+                let name = format!("reduce_scatter {op} in {} by {stride}", self.group(*group));
+                self.around(out, &name, *inner, depth);
             }
             Term::Exchange(kind, _, group, val) => {
                 let _ = write!(out, "{} in {}(", kind.name(), self.group(*group));
@@ -220,10 +205,13 @@ impl Show<'_, '_> {
         loop {
             match &self.context.leaf(leaf).term {
                 Term::Call(call) | Term::Part(call, _) => return Some(*call),
-                Term::Cast(_, inner) | Term::Ranks(_, inner) | Term::Merged(_, _, inner) | Term::Moved(_, inner) => {
+                Term::Cast(_, inner)
+                | Term::Ranks(_, inner)
+                | Term::Merged(_, _, inner)
+                | Term::Shard(_, _, inner, _)
+                | Term::Moved(_, inner) => {
                     leaf = *inner;
                 }
-                Term::Shard(shard) => leaf = shard.leaf,
                 _ => return None,
             }
         }

@@ -71,8 +71,9 @@ pub(super) enum Term {
     Ranks(GroupKey, Leaf),
     /// The ranks' elements of a leaf made one.
     Merged(Merge, GroupKey, Leaf),
-    /// This rank's row of a reduced table.
-    Shard(Box<Shard>),
+    /// The ranks' elements of a leaf made one, from this rank's row on: byte `a` is byte `a` of the reduced leaf, plus
+    /// what the pattern skips to this rank.
+    Shard(ReduceOp, GroupKey, Leaf, Box<Pattern>),
     /// What a collective makes of a value that is not followed further; the call has the arguments.
     Exchange(CollectiveKind, u32, GroupKey, Val),
     /// The bytes of a value in order, not followed further.
@@ -81,17 +82,6 @@ pub(super) enum Term {
     Region(u32),
     /// The state of the random numbers, or of the world, before the graph runs.
     State(bool),
-}
-
-/// See [`Term::Shard`]: the table's row `r` is `outer` taken at `r`.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Shard {
-    pub op: ReduceOp,
-    pub group: GroupKey,
-    pub leaf: Leaf,
-    pub offset: Int,
-    pub outer: Pattern,
-    pub inner: Pattern,
 }
 
 /// A leaf with what is known of its bytes.
@@ -116,30 +106,57 @@ pub(super) struct CallRecord {
 /// Everything that both graphs speak of.
 pub(super) struct Context<'g> {
     values: Vec<Value>,
-    value_table: HashTable<u32>,
+    value_table: HashTable<Entry>,
     leaves: Vec<LeafData>,
-    leaf_table: HashTable<u32>,
+    leaf_table: HashTable<Entry>,
     calls: Vec<CallRecord>,
     call_operands: Vec<Val>,
-    call_table: HashTable<u32>,
+    call_table: HashTable<Entry>,
     texts: HashMap<&'g str, u32, FxBuildHasher>,
     text_list: Vec<&'g str>,
     args: HashMap<&'g Args, u32, FxBuildHasher>,
     types: HashMap<Type, u32, FxBuildHasher>,
+    exchanges: Vec<(CollectiveKind, GroupKey)>,
     /// Groups by name and size.
     pub groups: Vec<(&'g str, Option<u32>)>,
     /// By value: the first node with it, in the source and in the result; `u32::MAX` is none.
     pub origins: Vec<[u32; 2]>,
 }
 
+/// An index with the hash of what it stands for.
+#[derive(Clone, Copy)]
+struct Entry {
+    index: u32,
+    hash: u32,
+}
+
+impl Entry {
+    fn new(index: u32, hash: u64) -> Self {
+        Self { index, hash: Self::half(hash) }
+    }
+
+    fn half(hash: u64) -> u32 {
+        (hash ^ (hash >> 32)) as u32
+    }
+
+    /// What the table sees: it needs good bits at both ends.
+    fn spread(hash: u64) -> u64 {
+        u64::from(Self::half(hash)).wrapping_mul(0x9E37_79B9_7F4A_7C15)
+    }
+
+    fn rehash(&self) -> u64 {
+        u64::from(self.hash).wrapping_mul(0x9E37_79B9_7F4A_7C15)
+    }
+
+    fn is(&self, hash: u64) -> bool {
+        self.hash == Self::half(hash)
+    }
+}
+
 fn hash_of(value: &impl Hash) -> u64 {
     let mut hasher = FxHasher::default();
     value.hash(&mut hasher);
     hasher.finish()
-}
-
-fn hash_call(target: u32, args: u32, ty: u32, operands: &[Val]) -> u64 {
-    hash_of(&(target, args, ty, operands))
 }
 
 impl<'g> Context<'g> {
@@ -156,6 +173,7 @@ impl<'g> Context<'g> {
             text_list: Vec::new(),
             args: HashMap::default(),
             types: HashMap::default(),
+            exchanges: Vec::new(),
             groups: Vec::new(),
             origins: Vec::new(),
         }
@@ -187,53 +205,60 @@ impl<'g> Context<'g> {
     pub fn intern(&mut self, value: Value) -> Val {
         let hash = hash_of(&value);
         let Self { values, value_table, .. } = self;
-        if let Some(&index) = value_table.find(hash, |&index| values[index as usize] == value) {
-            return Val(index);
+        let spread = Entry::spread(hash);
+        if let Some(entry) = value_table.find(spread, |entry| entry.is(hash) && values[entry.index as usize] == value) {
+            return Val(entry.index);
         }
         let index = values.len() as u32;
         values.push(value);
         self.origins.push([u32::MAX; 2]);
-        value_table.insert_unique(hash, index, |&index| hash_of(&values[index as usize]));
+        value_table.insert_unique(spread, Entry::new(index, hash), Entry::rehash);
         Val(index)
     }
 
     pub fn intern_leaf(&mut self, term: Term, dtype: Option<DType>, bytes: Option<Int>) -> Leaf {
         let hash = hash_of(&term);
         let Self { leaves, leaf_table, .. } = self;
-        if let Some(&index) = leaf_table.find(hash, |&index| leaves[index as usize].term == term) {
-            return Leaf(index);
+        let spread = Entry::spread(hash);
+        if let Some(entry) =
+            leaf_table.find(spread, |entry| entry.is(hash) && leaves[entry.index as usize].term == term)
+        {
+            return Leaf(entry.index);
         }
         let index = leaves.len() as u32;
         leaves.push(LeafData { term, dtype, bytes });
-        leaf_table.insert_unique(hash, index, |&index| hash_of(&leaves[index as usize].term));
+        leaf_table.insert_unique(spread, Entry::new(index, hash), Entry::rehash);
         Leaf(index)
     }
 
     /// The call of that target, arguments and operands, new if it was not seen before.
     pub fn intern_call(&mut self, target: u32, args: u32, ty: u32, operands: &[Val]) -> u32 {
-        let hash = hash_call(target, args, ty, operands);
+        let hash = hash_of(&(target, args, ty, operands));
         let Self { calls, call_operands, call_table, .. } = self;
-        let operands_of = |calls: &[CallRecord], call_operands: &[Val], index: u32| -> std::ops::Range<usize> {
-            let _ = call_operands;
-            let call = calls[index as usize];
-            call.first as usize..(call.first + call.count) as usize
-        };
-        let found = call_table.find(hash, |&index| {
-            let call = &calls[index as usize];
-            (call.target, call.args, call.ty) == (target, args, ty)
-                && call_operands[operands_of(calls, call_operands, index)] == *operands
+        let spread = Entry::spread(hash);
+        let found = call_table.find(spread, |entry| {
+            let call = &calls[entry.index as usize];
+            entry.is(hash)
+                && (call.target, call.args, call.ty) == (target, args, ty)
+                && call_operands[call.first as usize..(call.first + call.count) as usize] == *operands
         });
-        if let Some(&index) = found {
-            return index;
+        if let Some(entry) = found {
+            return entry.index;
         }
         let (index, first) = (calls.len() as u32, call_operands.len() as u32);
         call_operands.extend_from_slice(operands);
         calls.push(CallRecord { target, args, ty, first, count: operands.len() as u32, result: None });
-        call_table.insert_unique(hash, index, |&index| {
-            let call = &calls[index as usize];
-            hash_call(call.target, call.args, call.ty, &call_operands[operands_of(calls, call_operands, index)])
-        });
+        call_table.insert_unique(spread, Entry::new(index, hash), Entry::rehash);
         index
+    }
+
+    /// A number for what a collective does, to look its results up by.
+    pub fn exchange_id(&mut self, kind: CollectiveKind, group: GroupKey) -> u32 {
+        let known = self.exchanges.iter().position(|known| *known == (kind, group));
+        known.unwrap_or_else(|| {
+            self.exchanges.push((kind, group));
+            self.exchanges.len() - 1
+        }) as u32
     }
 
     pub fn call(&self, index: u32) -> &CallRecord {

@@ -1,0 +1,217 @@
+//! Collectives as they are started: what they send, make and write.
+
+use super::{Launch, Pending, Step, Walk, fault, undecided};
+use crate::check::exchange;
+use crate::check::layout::tensor_of;
+use crate::check::terms::{Tensor, Term, Val, Value};
+use crate::ir::{Collective, CollectiveKind, NodeId, RegionId, Type, Variant};
+
+/// Target of the look-ups of collectives: no operator has it.
+const EXCHANGE: u32 = u32::MAX;
+
+impl Walk<'_, '_> {
+    pub(super) fn collective(&mut self, id: NodeId, position: usize, collective: Collective) -> Step {
+        let graph = self.found.graph;
+        let operands = graph.operands(id);
+        for &operand in operands {
+            self.check_read(id, operand)?;
+        }
+        let sent = graph.collective_inputs(id).len();
+        if sent == 0 {
+            return fault(id, "sends nothing");
+        }
+        self.read_operands(id)?;
+        let inputs = self.operands[..sent].to_vec();
+        let results = self.results(id, collective, &inputs)?;
+        let group = self.groups[collective.group.index()];
+        let pending = self.found.pending.len() as u32;
+        let empty = |val: &Val| self.context.tensor(*val).is_some_and(|tensor| tensor.flat.pieces.is_empty());
+        let alone = self.context.groups[group.0 as usize].1 == Some(1)
+            && !matches!(collective.kind, CollectiveKind::AllToAll | CollectiveKind::Permute);
+        let trivial = alone || inputs.iter().chain(&results).all(empty);
+        for _ in 0..sent {
+            self.found.pending.push(Pending { node: id, waited: false });
+        }
+        let kind = collective.kind;
+        let fences = self.fences;
+        self.found.launches.push(Launch { node: id, kind, group, inputs, pending, trivial, fences });
+        self.in_flight[id.index()] = (pending, sent as u32);
+        let launch = self.found.launches.len() - 1;
+        for (part, &input) in graph.collective_inputs(id).iter().enumerate() {
+            let Some(place) = self.memory.place(input) else { continue };
+            for storage in self.memory.storages_of(self.context, place) {
+                self.memory.storage_mut(storage).readers.push((launch, pending + part as u32));
+            }
+        }
+        let val = match (collective.coalesced, results.as_slice()) {
+            (false, &[one]) => one,
+            _ => self.context.intern(Value::Tuple(results.clone())),
+        };
+        self.set(id, val);
+        match collective.variant {
+            Variant::Functional => self.fresh_results(id, position, val, &results),
+            Variant::InPlace => self.results_into(id, collective, &operands[..sent], &results, pending),
+            Variant::Out => {
+                let mut outs = Vec::new();
+                if let Some(out) = graph.args_of(id).get("out") {
+                    out.for_each_operand(&mut |index| outs.extend(operands.get(index as usize).copied()));
+                }
+                if outs.len() != sent {
+                    return fault(id, format!("has {} `out` tensors for {sent} inputs", outs.len()));
+                }
+                self.in_place_gather(id, collective, &operands[..sent], &outs)?;
+                self.results_into(id, collective, &outs, &results, pending)
+            }
+        }
+    }
+
+    /// What a collective makes of each input.
+    fn results(&mut self, id: NodeId, collective: Collective, inputs: &[Val]) -> Step<Vec<Val>> {
+        let group = self.groups[collective.group.index()];
+        let mut results = Vec::with_capacity(inputs.len());
+        for (place, &input) in inputs.iter().enumerate() {
+            let exchange = self.context.exchange_id(collective.kind, group);
+            let lookup = self.context.intern_call(EXCHANGE, exchange, 0, &[input]);
+            let val = match self.context.call(lookup).result {
+                Some(val) => val,
+                None => {
+                    let val = self.result(id, collective, place, input);
+                    if !matches!(collective.kind, CollectiveKind::AllToAll | CollectiveKind::Permute) {
+                        self.context.set_result(lookup, val);
+                    }
+                    val
+                }
+            };
+            if !collective.coalesced && collective.variant != Variant::Out {
+                self.check_type(id, val)?;
+            }
+            results.push(val);
+        }
+        Ok(results)
+    }
+
+    /// What a collective makes of one input.
+    fn result(&mut self, id: NodeId, collective: Collective, place: usize, input: Val) -> Val {
+        let graph = self.found.graph;
+        let group = self.groups[collective.group.index()];
+        let tensor = tensor_of(self.context, input);
+        let made = tensor.and_then(|tensor| exchange::result(self.context, collective.kind, group, &tensor));
+        if let Some(tensor) = made {
+            self.found.pieces += tensor.flat.pieces.len();
+            return self.context.intern(Value::Tensor(tensor));
+        }
+        let (target, args) = (self.context.text(graph.target_of(id)), self.context.args_id(graph.args_of(id)));
+        let key = self.context.intern_call(target, args, 0, &self.operands);
+        let ty = match graph.type_of(id) {
+            Type::Tuple(parts) if collective.coalesced => parts.get(place).unwrap_or(&Type::Unknown),
+            ty => ty,
+        };
+        self.context.whole(Term::Exchange(collective.kind, key, group, input), ty)
+    }
+
+    fn fresh_results(&mut self, id: NodeId, position: usize, val: Val, results: &[Val]) -> Step {
+        if !self.memory.is_live(id, position) {
+            return Ok(());
+        }
+        let mut places = Vec::with_capacity(results.len());
+        for &result in results {
+            match self.allocate(id, result)? {
+                Some(place) => places.push(place),
+                None => return undecided(id, "its result is written, but its type is not known"),
+            }
+        }
+        let tuple = matches!(self.context.value(val), Value::Tuple(_));
+        let place = if tuple { self.context.intern(Value::Tuple(places)) } else { places[0] };
+        self.memory.set_place(id, place);
+        Ok(())
+    }
+
+    /// Results that overwrite tensors.
+    fn results_into(
+        &mut self,
+        id: NodeId,
+        collective: Collective,
+        into: &[NodeId],
+        results: &[Val],
+        pending: u32,
+    ) -> Step {
+        let graph = self.found.graph;
+        if graph.node(id).region != RegionId::ROOT {
+            return undecided(id, "writes memory inside a region");
+        }
+        let mut places = Vec::with_capacity(into.len());
+        for (index, (&node, &result)) in into.iter().zip(results).enumerate() {
+            let name = graph.name_of(node);
+            let place = self.memory.place(node);
+            let (Some(place), Some(value)) = (place, tensor_of(self.context, result)) else {
+                return undecided(id, format!("what it makes of `{name}`"));
+            };
+            let same = |into: &Tensor| {
+                into.dtype == value.dtype
+                    && crate::check::int::product(&into.shape)
+                        .is_some_and(|count| crate::check::int::product(&value.shape) == Some(count))
+            };
+            if !self.context.tensor(place).is_some_and(same) {
+                return fault(id, format!("writes a result to `{name}`, which has another dtype or size"));
+            }
+            self.note_hazards(id, place);
+            if self.memory.write(self.context, place, &value).is_none() {
+                return undecided(id, format!("what it writes to `{name}`"));
+            }
+            let storages = self.memory.storages_of(self.context, place);
+            // What has no bytes is in no storage, and nobody can read it.
+            self.found.pending[pending as usize + index].waited |= storages.is_empty();
+            for storage in storages {
+                self.memory.storage_mut(storage).pending = Some(pending + index as u32);
+            }
+            places.push(place);
+        }
+        let place = match (collective.coalesced, places.as_slice()) {
+            (false, &[place]) => place,
+            _ => self.context.intern(Value::Tuple(places)),
+        };
+        self.memory.set_place(id, place);
+        Ok(())
+    }
+
+    /// A gather whose input is part of its result must find it at its own rank's place. PyTorch's merged graphs hold
+    /// that rank as a number: they are right on that rank alone.
+    fn in_place_gather(&mut self, id: NodeId, collective: Collective, inputs: &[NodeId], outs: &[NodeId]) -> Step {
+        let group = self.groups[collective.group.index()];
+        let size = self.context.groups[group.0 as usize].1;
+        for &input in inputs {
+            let Some(from) = self.memory.place(input) else { continue };
+            let sources = self.memory.storages_of(self.context, from);
+            for &out in outs {
+                let Some(to) = self.memory.place(out) else { continue };
+                if !self.memory.storages_of(self.context, to).iter().any(|storage| sources.contains(storage)) {
+                    continue;
+                }
+                let (from, to) = (self.context.tensor(from), self.context.tensor(to));
+                let rank = from.zip(to).and_then(|(from, to)| rank_of_slot(collective.kind, size, from, to));
+                let Some(rank) = rank else {
+                    return fault(id, "sends part of the memory that it writes, not at the place of one rank");
+                };
+                if let Some(&(_, other, node)) =
+                    self.found.ranks.iter().find(|known| known.0 == group && known.1 != rank)
+                {
+                    let name = self.found.graph.name_of(node);
+                    return fault(id, format!("is made for rank {rank}, but `{name}` for rank {other}"));
+                }
+                self.found.ranks.push((group, rank, id));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The rank whose slot of `to` is `from`.
+fn rank_of_slot(kind: CollectiveKind, size: Option<u32>, from: &Tensor, to: &Tensor) -> Option<i64> {
+    let (CollectiveKind::AllGather { dim: 0 }, Some(from), Some(to)) = (kind, from.flat.single(), to.flat.single())
+    else {
+        return None;
+    };
+    let dense = crate::check::flat::Piece::is_dense;
+    let rank = from.offset.sub(&to.offset)?.div(&from.bytes)?.known()?;
+    (dense(from) && dense(to) && (0..i64::from(size?)).contains(&rank)).then_some(rank)
+}
