@@ -171,7 +171,8 @@ fn graphs_that_do_not_belong_together_are_refused() {
         assert!(ran.out().contains(part), "no `{part}` in:\n{}", ran.out());
     }
     folder.run("verify a.txt no.txt").expect(2, &["cannot read no.txt"]);
-    folder.write("d.txt", FX.replace("Tensor(w, v)", "Tensor(w, h)"));
+    let unwaited = FX.replace("wait_tensor.default(h)", "wait_tensor.default(w)");
+    folder.write("d.txt", unwaited.replace("Tensor(w, v)", "Tensor(w, h)"));
     folder.run("verify a.txt d.txt").expect(1, &["not well-formed", "d.txt:7:9"]);
 }
 
