@@ -36,6 +36,11 @@ impl InputFault {
         Self(format!("{what}\n  {file}"))
     }
 
+    /// A fault at a place that [`point_at`] showed.
+    pub fn of_place(place: &str, what: impl fmt::Display) -> Self {
+        Self(format!("{what}\n{place}"))
+    }
+
     /// A file that is no document.
     pub fn of_read(file: &str, error: &ReadError) -> Self {
         let what = shorten(&error.what());

@@ -57,7 +57,8 @@ pub struct FactsArgs {
     /// Members of the process groups, as JSON: {"0": [[0, 1], [2, 3]], "dp": [0, 1, 2, 3]}, alone or under "groups"
     #[arg(long, value_name = "FILE")]
     groups: Option<std::path::PathBuf>,
-    /// A likely value of a symbolic size, to hold sizes against caps; may be repeated
+    /// A likely value of a symbolic size, to hold sizes against caps and to run graphs; may be
+    /// repeated
     #[arg(long = "hint", value_name = "SYMBOL=VALUE")]
     hints: Vec<String>,
 }

@@ -63,7 +63,7 @@ pub fn conditions(proof: &Proof) -> Vec<String> {
     }
     if let Some((output, with)) = proof.shared_outputs.first() {
         let others = others(proof.shared_outputs.len());
-        lines.push(format!("output `{output}`{others} newly shares memory, with `{with}`"));
+        lines.push(format!("memory newly shared: output `{output}`{others}, with `{with}`"));
     }
     lines
 }

@@ -118,6 +118,21 @@ output(w)
 }
 
 #[test]
+fn a_source_that_contradicts_its_types_is_no_fault_of_the_rewrite() {
+    let view = "\n        r: \"f32[4][1]cuda:0\" = torch.ops.aten.view.default(a, [2, 2])\n        g: ";
+    let folder = Folder::with("g.txt", FX.replace("\n        g: ", view));
+    let wrong = "`r`: is stated to be f32[4][1]cuda:0, but makes f32[2, 2]";
+    folder
+        .run("rewrite g.txt -o out.txt")
+        .expect(0, &["warning: graph `GraphModule`: the result is not proven", wrong]);
+    folder
+        .run("rewrite g.txt --verify")
+        .expect(1, &["graph `GraphModule` is not well-formed: ", wrong, "  g.txt:3:9\n"]);
+    let ran = folder.run("verify g.txt out.txt").expect(1, &[]);
+    assert!(ran.out().contains("different: the source is not well-formed\n"), "{}", ran.out());
+}
+
+#[test]
 fn what_cannot_be_evaluated_is_exit_code_2_though_it_is_proven() {
     let text = PAIR.replace("G0:2); v", "G1:3); v");
     let folder = Folder::with("g.txt", text);
@@ -145,7 +160,7 @@ fn outputs_that_newly_share_memory_are_accepted_only_if_asked_for() {
     let ran = folder.run("verify before.txt after.txt").expect(1, &[]);
     assert!(ran.out().contains("an output shares memory that it did not share"), "{}", ran.out());
     let ran = folder.run("verify before.txt after.txt --outputs-may-share").expect(0, &[]);
-    assert!(ran.out().contains("\n  output `"), "{}", ran.out());
+    assert!(ran.out().contains("\n  memory newly shared: output `"), "{}", ran.out());
 }
 
 #[test]
@@ -171,7 +186,8 @@ fn graphs_that_do_not_belong_together_are_refused() {
         assert!(ran.out().contains(part), "no `{part}` in:\n{}", ran.out());
     }
     folder.run("verify a.txt no.txt").expect(2, &["cannot read no.txt"]);
-    folder.write("d.txt", FX.replace("Tensor(w, v)", "Tensor(w, h)"));
+    let unwaited = FX.replace("wait_tensor.default(h)", "wait_tensor.default(w)");
+    folder.write("d.txt", unwaited.replace("Tensor(w, v)", "Tensor(w, h)"));
     folder.run("verify a.txt d.txt").expect(1, &["not well-formed", "d.txt:7:9"]);
 }
 

@@ -42,16 +42,17 @@ pub fn prove(job: &Job, label: &str, document: &Document, index: usize, source: 
     match check::prove_with(source, &document.graphs()[index], options) {
         Verdict::Equal(_) => Ok(ProofReport::Equal),
         Verdict::Different(found) => match *found {
-            Difference { what: What::IllFormed(Side::Before), .. } if job.verify.is_some() => {
-                let text = proof::difference(&found, before, None);
-                Err(InputFault::of_file(label, format!("graph `{name}` cannot be proven: {text}")).into())
+            Difference { what: What::IllFormed(Side::Before), before: term, .. } if job.verify.is_some() => {
+                let place = term.node.as_deref().and_then(|node| before?.point_at(node));
+                let place = place.unwrap_or_else(|| format!("  {label}"));
+                Err(InputFault::of_place(&place, format!("graph `{name}` is not well-formed: {term}")).into())
             }
             Difference { what: What::IllFormed(Side::Before), before: term, .. } => {
                 Ok(ProofReport::CannotDecide(format!("the source is not well-formed: {term}")))
             }
             _ => bail!(
                 "{label}: graph `{name}`: the result does not compute what the source does, or not provably. That is a \
-                 fault of bucketeer, please report it; nothing is written\n{}",
+                 fault of bucketeer, please report it. Nothing is written; --verify=off writes it unproven\n{}",
                 proof::difference(&found, before, None)
             ),
         },
