@@ -12,6 +12,7 @@
 //! |---|---|
 //! | [`ir`] | the graph, its verifier, its text and JSON forms |
 //! | [`formats`] | readers and writers of other forms: PyTorch FX text |
+//! | [`check`] | proofs that a rewrite computes the same, an evaluator of all ranks, and the check across ranks |
 //! | [`passes`] | what to merge ([`passes::bucketing`]), how ([`passes::merge`]), and pipelines |
 //!
 //! A toolchain with a graph of its own implements [`passes::select::PlanGraph`] and gets the selection alone; see
