@@ -9,6 +9,7 @@ use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
 use smallvec::SmallVec;
 use std::fmt;
+use std::sync::Arc;
 
 macro_rules! dtypes {
     ($($variant:ident $bytes:literal $short:literal $torch:literal;)*) => {
@@ -173,7 +174,7 @@ pub struct TensorType {
     /// Strides in elements, as many as sizes; `None` when they were not given (then dense is assumed).
     pub strides: Option<Dims>,
     /// `cuda:0`, `cpu`; `None` when not given.
-    pub device: Option<Box<str>>,
+    pub device: Option<Arc<str>>,
 }
 
 impl TensorType {

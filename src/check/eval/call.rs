@@ -6,6 +6,7 @@ use super::tensor::{MAX_STRIDE, Tensor, dense_strides, is_injective};
 use super::value::{Scalar, Value};
 use crate::ir::optable::split_target;
 use crate::ir::{Arg, Args, DType, Graph, NodeId, TensorType};
+use std::sync::Arc;
 
 /// What an operator family makes of a call: nothing, if the operator is none of its own.
 pub type Done = Result<Option<Value>, Fault>;
@@ -244,11 +245,11 @@ impl<'a> Call<'a> {
     }
 
     /// Where a new tensor is: as asked for, else where the operands are, else as stated.
-    fn device(&self) -> Option<Box<str>> {
+    fn device(&self) -> Option<Arc<str>> {
         let stated = self.stated().and_then(|ty| ty.device.clone());
         let asked = self.args.get("device").and_then(device_name);
         let found = asked.or_else(|| {
-            let mut devices: Vec<(bool, Box<str>)> = Vec::new();
+            let mut devices: Vec<(bool, Arc<str>)> = Vec::new();
             for &id in self.graph.operands(self.id) {
                 if let Some(value) = &self.rank.values[id.index()] {
                     value.for_each_tensor(&mut |tensor| {
@@ -307,9 +308,9 @@ pub fn literal(arg: &Arg) -> Option<Scalar> {
     }
 }
 
-fn device_name(arg: &Arg) -> Option<Box<str>> {
+fn device_name(arg: &Arg) -> Option<Arc<str>> {
     match arg {
-        Arg::Str(name) | Arg::Word(name) => Some(name.clone()),
+        Arg::Str(name) | Arg::Word(name) => Some(Arc::from(&**name)),
         Arg::Apply(_, args) => {
             let kind = args.at(0, "type")?.as_str()?;
             Some(match args.at(1, "index").and_then(Arg::as_int) {

@@ -5,6 +5,7 @@ use super::memory::Fault;
 use super::value::{Scalar, Value};
 use crate::ir::{DType, Graph, NodeId, Op};
 use std::fmt;
+use std::sync::Arc;
 
 /// A result as a caller sees it.
 #[derive(Clone, Debug, PartialEq)]
@@ -31,7 +32,7 @@ pub struct OutputTensor {
     /// Elements in logical order.
     pub bytes: Vec<u8>,
     /// Where it is, if known.
-    pub device: Option<Box<str>>,
+    pub device: Option<Arc<str>>,
     /// Whether it left without a wait. Its elements are those after one.
     pub pending: bool,
 }

@@ -1,6 +1,7 @@
 //! Tensors: a window, by sizes and strides, on a storage of bytes.
 
 use crate::ir::DType;
+use std::sync::Arc;
 
 /// Most elements of a window, however little memory is behind it.
 pub const MAX_ELEMENTS: usize = 1 << 40;
@@ -21,7 +22,7 @@ pub struct Tensor {
     /// First element, in elements.
     pub offset: usize,
     /// Where it is, as in `cuda:0`; `None` when nothing was said.
-    pub device: Option<Box<str>>,
+    pub device: Option<Arc<str>>,
 }
 
 /// Strides of elements that lie end to end. PyTorch counts a size of zero as one here.
