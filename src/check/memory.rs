@@ -69,6 +69,8 @@ pub(super) struct Memory {
     /// Place in order of the last write of a class, one more; zero is none.
     last_write: Vec<u32>,
     places: HashMap<NodeId, Val, FxBuildHasher>,
+    /// Storages of views of no bytes: their places do not say.
+    empty: HashMap<NodeId, Vec<u32>, FxBuildHasher>,
     storages: Vec<Storage>,
     /// Storage of each storage leaf.
     by_leaf: HashMap<Leaf, u32, FxBuildHasher>,
@@ -88,6 +90,7 @@ impl Memory {
             class: Vec::new(),
             last_write: Vec::new(),
             places: HashMap::default(),
+            empty: HashMap::default(),
             storages: Vec::new(),
             by_leaf: HashMap::default(),
         };
@@ -128,6 +131,12 @@ impl Memory {
         !self.class.is_empty() && self.last_write[self.class[id.index()] as usize] as usize > position
     }
 
+    /// By node: a number for its memory, where anything writes that; empty where nothing is written.
+    pub fn written_classes(&self) -> Vec<u32> {
+        let written = |&class: &u32| if self.last_write[class as usize] > 0 { class } else { u32::MAX };
+        self.class.iter().map(written).collect()
+    }
+
     pub fn is_empty(&self) -> bool {
         self.class.is_empty()
     }
@@ -164,6 +173,23 @@ impl Memory {
             }
             Value::Tuple(parts) => parts.iter().flat_map(|&part| self.storages_of(context, part)).collect(),
             Value::Int(_) | Value::Opaque(_) => Vec::new(),
+        }
+    }
+
+    /// The storages that a node's value is in.
+    pub fn storages_of_node(&self, context: &Context<'_>, id: NodeId) -> Vec<u32> {
+        let Some(place) = self.place(id) else { return Vec::new() };
+        let storages = self.storages_of(context, place);
+        if storages.is_empty() { self.empty.get(&id).cloned().unwrap_or_default() } else { storages }
+    }
+
+    /// Gives a view of `base` its place.
+    pub fn set_view(&mut self, context: &Context<'_>, id: NodeId, place: Val, base: NodeId) {
+        self.set_place(id, place);
+        let of_tensor = self.place(base).is_some_and(|place| context.tensor(place).is_some());
+        if of_tensor && self.storages_of(context, place).is_empty() {
+            let storages = self.storages_of_node(context, base);
+            self.empty.insert(id, storages);
         }
     }
 
@@ -313,6 +339,9 @@ fn window(context: &mut Context<'_>, content: &Flat, offset: &Int, run: &Pattern
         let table = context.with_rows(content, &rows.count)?;
         return table.columns(offset, &offset.add(&columns.count)?)?.normalize();
     }
+    if let Some(turned) = turned_window(context, content, offset, run) {
+        return Some(turned);
+    }
     let row = context.with_rows(content, &ONE)?;
     let mut parts = Vec::new();
     runs(run, offset, &mut |at, bytes| {
@@ -320,4 +349,25 @@ fn window(context: &mut Context<'_>, content: &Flat, offset: &Int, run: &Pattern
         Some(())
     })?;
     Flat::beside(parts)?.normalize()
+}
+
+/// A window of dimensions in another order: that in the order of their strides, turned.
+fn turned_window(context: &mut Context<'_>, content: &Flat, offset: &Int, run: &Pattern) -> Option<Flat> {
+    let strides: Option<Vec<i64>> = run.iter().map(|step| step.stride.known()).collect();
+    let strides = strides?;
+    let mut order: Vec<usize> = (0..run.len()).collect();
+    order.sort_by_key(|&index| std::cmp::Reverse(strides[index]));
+    if order.is_sorted() {
+        return None;
+    }
+    let mut sorted = Pattern::new();
+    for &index in &order {
+        pattern::push(&mut sorted, run[index].count.clone(), run[index].stride.clone())?;
+    }
+    let flat = window(context, content, offset, &sorted)?;
+    let shape = order.iter().map(|&index| run[index].count.clone()).collect();
+    let back: Vec<usize> =
+        (0..run.len()).map(|dim| order.iter().position(|&index| index == dim)).collect::<Option<_>>()?;
+    let tensor = Tensor { dtype: crate::ir::DType::U8, shape, flat };
+    super::layout::permute(&tensor, &back).map(|turned| turned.flat)
 }

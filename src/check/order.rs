@@ -3,8 +3,8 @@
 //! **Launches.** Number the source's collectives in program order. A launch of the result spans the numbers of its
 //! members. Two launches of a group must stand in the order of their spans, unless the spans overlap: then the merge
 //! itself had to choose. What a merged launch needs may have had to move up with it, and what needs it down: the span
-//! of a launch that leads to a merged one by data reaches to that one's first member, and of one that follows from a
-//! merged one, to its last.
+//! of a launch that leads to a merged one (by data, memory, random draws or order edges) reaches to that one's first
+//! member, and of one that follows from a merged one, to its last.
 //!
 //! **Fences.** Each collective has as many fences before it as it had.
 //!
@@ -15,6 +15,7 @@
 
 use super::launches::Assignment;
 use super::walk::Walked;
+use crate::ir::optable::Fence;
 use crate::ir::{NodeId, Strength};
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
@@ -83,7 +84,7 @@ fn fences(before: &Walked<'_>, after: &Walked<'_>, assignment: &Assignment) -> R
 }
 
 /// For each launch of the result, the first and last source launch that it may count as.
-fn spans(after: &Walked<'_>, assignment: &Assignment) -> Vec<(usize, usize)> {
+fn spans(before: &Walked<'_>, after: &Walked<'_>, assignment: &Assignment) -> Vec<(usize, usize)> {
     let graph = after.graph;
     let mut launch_of: HashMap<NodeId, usize, FxBuildHasher> = HashMap::default();
     for (index, launch) in after.launches.iter().enumerate() {
@@ -97,8 +98,12 @@ fn spans(after: &Walked<'_>, assignment: &Assignment) -> Vec<(usize, usize)> {
         .map(|index| (ends(index).0.unwrap_or(0), ends(index).1.unwrap_or(usize::MAX)))
         .collect();
     let mut up = vec![usize::MAX; graph.arena_len()];
+    needed_by_empty(before, after, assignment, &mut up);
+    let beside = Beside::of(after);
+    let mut through = vec![[usize::MAX; 2]; beside.channels];
     for &id in graph.order().iter().rev() {
         let mut first = up[id.index()];
+        beside.receive(id, &through, usize::min, &mut first);
         if let Some(&index) = launch_of.get(&id) {
             spans[index].0 = spans[index].0.min(first);
             if ends(index).2 {
@@ -108,27 +113,107 @@ fn spans(after: &Walked<'_>, assignment: &Assignment) -> Vec<(usize, usize)> {
         if first == usize::MAX {
             continue;
         }
-        for operand in graph.operands(id) {
+        beside.send(id, &mut through, usize::min, first);
+        for operand in graph.operands(id).iter().chain(beside.edges_into(id)) {
             let entry = &mut up[operand.index()];
             *entry = (*entry).min(first);
         }
     }
     let mut down = vec![0; graph.arena_len()];
+    let mut through = vec![[0; 2]; beside.channels];
     for &id in graph.order() {
-        let mut last = graph.operands(id).iter().map(|operand| down[operand.index()]).max().unwrap_or(0);
+        let needs = graph.operands(id).iter().chain(beside.edges_into(id));
+        let mut last = needs.map(|operand| down[operand.index()]).max().unwrap_or(0);
+        beside.receive(id, &through, usize::max, &mut last);
         if let Some(&index) = launch_of.get(&id) {
             spans[index].1 = spans[index].1.max(last);
             if ends(index).2 {
                 last = last.max(ends(index).1.unwrap_or(last));
             }
         }
+        beside.send(id, &mut through, usize::max, last);
         down[id.index()] = last;
     }
     spans
 }
 
+/// What leads from node to node beside data: memory that is written, one channel each, the state of random numbers,
+/// and hard order edges. A channel leads from each write to what is after it, and from all that is before it to it.
+struct Beside<'a, 'g> {
+    walked: &'a Walked<'g>,
+    channels: usize,
+    edges: HashMap<NodeId, Vec<NodeId>, FxBuildHasher>,
+}
+
+impl<'a, 'g> Beside<'a, 'g> {
+    fn of(walked: &'a Walked<'g>) -> Self {
+        let mut edges: HashMap<NodeId, Vec<NodeId>, FxBuildHasher> = HashMap::default();
+        for edge in walked.graph.control.iter().filter(|edge| edge.strength == Strength::Hard) {
+            edges.entry(edge.after).or_default().push(edge.before);
+        }
+        Self { walked, channels: walked.written.len() + 1, edges }
+    }
+
+    fn edges_into(&self, id: NodeId) -> &[NodeId] {
+        self.edges.get(&id).map_or(&[], Vec::as_slice)
+    }
+
+    /// The channels of a node, and whether it writes them.
+    fn visit(&self, id: NodeId, visit: &mut dyn FnMut(usize, bool)) {
+        let effects = self.walked.effects.get(id);
+        if effects.fence == Fence::Random {
+            visit(self.channels - 1, true);
+        }
+        if self.walked.written.is_empty() {
+            return;
+        }
+        for (index, node) in self.walked.graph.operands(id).iter().enumerate() {
+            let class = self.walked.written[node.index()];
+            if class != u32::MAX {
+                visit(class as usize, effects.writes.contains(&(index as u32)));
+            }
+        }
+    }
+
+    /// What comes to a node through its channels, the best of it.
+    fn receive(&self, id: NodeId, through: &[[usize; 2]], best: fn(usize, usize) -> usize, value: &mut usize) {
+        self.visit(id, &mut |channel, writes| {
+            let [reads, written] = through[channel];
+            *value = best(*value, if writes { best(reads, written) } else { written });
+        });
+    }
+
+    /// What a node hands on.
+    fn send(&self, id: NodeId, through: &mut [[usize; 2]], best: fn(usize, usize) -> usize, value: usize) {
+        self.visit(id, &mut |channel, writes| {
+            let place = &mut through[channel][usize::from(writes)];
+            *place = best(*place, value);
+        });
+    }
+}
+
+/// What members of no bytes need counts as needed by the launch that claims them, though it does not send it.
+fn needed_by_empty(before: &Walked<'_>, after: &Walked<'_>, assignment: &Assignment, up: &mut [usize]) {
+    if before.launches.iter().all(|launch| !launch.trivial) {
+        return;
+    }
+    let mut names: HashMap<&str, NodeId, FxBuildHasher> = HashMap::default();
+    for &id in after.graph.order() {
+        names.insert(after.graph.name_of(id), id);
+    }
+    for members in assignment.members.iter().filter(|members| members.len() > 1) {
+        for &member in members.iter().filter(|&&member| before.launches[member].trivial) {
+            for &operand in before.graph.operands(before.launches[member].node) {
+                if let Some(id) = names.get(before.graph.name_of(operand)) {
+                    up[id.index()] = up[id.index()].min(members[0]);
+                }
+            }
+        }
+    }
+}
+
 fn launches(before: &Walked<'_>, after: &Walked<'_>, assignment: &Assignment) -> Result<(), Disorder> {
-    let spans = spans(after, assignment);
+    let spans = spans(before, after, assignment);
     // By group: the launch whose span begins last, of those so far.
     let mut latest: HashMap<u32, usize, FxBuildHasher> = HashMap::default();
     for (index, launch) in after.launches.iter().enumerate() {
@@ -156,9 +241,16 @@ fn control(before: &Walked<'_>, after: &Walked<'_>, assignment: &Assignment) -> 
     for &id in after.graph.order() {
         names.insert(after.graph.name_of(id), id);
     }
+    let mut claims: HashMap<&str, NodeId, FxBuildHasher> = HashMap::default();
+    for launch in &after.launches {
+        claims.extend(after.graph.meta_of(launch.node).members.iter().map(|name| (&**name, launch.node)));
+    }
     let mut moved: HashMap<NodeId, Option<NodeId>, FxBuildHasher> = HashMap::default();
     for (launch, places) in before.launches.iter().zip(&assignment.of) {
-        moved.insert(launch.node, places[0].map(|place| after.launches[place.0].node));
+        // Of no bytes, it is where a launch claims it.
+        let claimed = claims.get(before.graph.name_of(launch.node)).copied().filter(|_| launch.trivial);
+        let found = places[0].map(|place| after.launches[place.0].node);
+        moved.insert(launch.node, found.or(claimed));
     }
     let image = |id: NodeId| match moved.get(&id) {
         Some(Some(node)) => Some(*node),

@@ -79,6 +79,8 @@ pub(super) struct Walked<'g> {
     pub ranks: Vec<(GroupKey, i64, NodeId)>,
     /// (launch, writer): what a launch sends is written before the launch is waited for.
     pub hazards: Vec<(usize, NodeId)>,
+    /// By arena index: a number for memory that is written, `u32::MAX` for other; empty if nothing is.
+    pub written: Vec<u32>,
     /// Ranges and pieces looked at.
     pub pieces: usize,
     pub effects: EffectTable,
@@ -131,6 +133,7 @@ pub(super) fn walk<'g>(context: &mut Context<'g>, graph: &'g Graph, role: Role) 
         states,
         ranks: Vec::new(),
         hazards: Vec::new(),
+        written: memory.written_classes(),
         pieces: 0,
         effects,
     };
@@ -248,7 +251,7 @@ impl<'g> Walk<'g, '_> {
         }
         self.in_flight[id.index()] = self.in_flight[first.index()];
         if let Some(place) = self.memory.place(first) {
-            self.memory.set_place(id, place);
+            self.memory.set_view(self.context, id, place, first);
         }
         self.set(id, self.found.vals[first.index()]);
         Ok(())
@@ -258,10 +261,8 @@ impl<'g> Walk<'g, '_> {
     fn in_flight_of(&mut self, node: NodeId) -> Vec<u32> {
         let (first, count) = self.in_flight[node.index()];
         let mut found: Vec<u32> = (first..first + count).collect();
-        if let Some(place) = self.memory.place(node) {
-            for storage in self.memory.storages_of(self.context, place) {
-                found.extend(self.memory.storage_mut(storage).pending);
-            }
+        for storage in self.memory.storages_of_node(self.context, node) {
+            found.extend(self.memory.storage_mut(storage).pending);
         }
         found
     }
@@ -334,11 +335,13 @@ impl<'g> Walk<'g, '_> {
             .and_then(|index| u32::try_from(index).ok());
         // A view that leaves memory behind keeps what is in flight into it.
         if let Some(place) = self.memory.place(base) {
-            let part = match (self.context.value(place), element) {
-                (Value::Tuple(parts), Some(index)) => parts.get(index as usize).copied().unwrap_or(place),
-                _ => place,
+            let storages = match (self.context.value(place), element) {
+                (Value::Tuple(parts), Some(index)) => {
+                    let part = parts.get(index as usize).copied().unwrap_or(place);
+                    self.memory.storages_of(self.context, part)
+                }
+                _ => self.memory.storages_of_node(self.context, base),
             };
-            let storages = self.memory.storages_of(self.context, part);
             let pending = storages.into_iter().find_map(|storage| self.memory.storage_mut(storage).pending);
             if let Some(pending) = pending {
                 return (pending, 1);
@@ -492,7 +495,7 @@ impl<'g> Walk<'g, '_> {
             return undecided(id, format!("`{operator}` of memory that is written later is not followed"));
         };
         if self.is_view_of_memory(target, view) {
-            self.memory.set_place(id, view);
+            self.memory.set_view(self.context, id, view, base);
         } else if self.memory.is_live(id, position) {
             self.allocate(id, val)?;
         }
