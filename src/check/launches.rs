@@ -275,11 +275,12 @@ fn check_all(before: &Walked<'_>, members: &[Member], assignment: &mut Assignmen
     for (index, member) in members.iter().enumerate().filter(|(_, member)| member.taken) {
         taken.entry((member.class, member.val)).or_insert(index);
     }
-    for member in members.iter().filter(|member| !member.taken) {
+    let lost = |member: &&Member| !member.taken && !before.launches[member.launch].trivial;
+    for member in members.iter().filter(lost) {
         if let Some(&twin) = taken.get(&(member.class, member.val)) {
             let place = assignment.of[members[twin].launch][members[twin].part];
             assignment.of[member.launch][member.part] = place;
-        } else if !before.launches[member.launch].trivial && !member.pieces.is_empty() {
+        } else if !member.pieces.is_empty() {
             return Err(Mismatch::Dropped(member.launch));
         }
     }

@@ -262,9 +262,15 @@ impl Memory {
         };
         let storage = *self.by_leaf.get(&piece.leaf)?;
         let total = self.storages[storage as usize].content.flat.total()?;
-        if piece.offset.is(0) && piece.inner == pattern::dense(total) {
+        if piece.offset.is(0) && piece.inner == pattern::dense(total.clone()) {
             let storage = &mut self.storages[storage as usize];
             storage.content.flat = value.flat.clone();
+            storage.recent.clear();
+            return Some(());
+        }
+        if let Some(flat) = turned_write(context, piece, &total, &value.flat) {
+            let storage = &mut self.storages[storage as usize];
+            storage.content.flat = flat;
             storage.recent.clear();
             return Some(());
         }
@@ -353,10 +359,7 @@ fn window(context: &mut Context<'_>, content: &Flat, offset: &Int, run: &Pattern
 
 /// A window of dimensions in another order: that in the order of their strides, turned.
 fn turned_window(context: &mut Context<'_>, content: &Flat, offset: &Int, run: &Pattern) -> Option<Flat> {
-    let strides: Option<Vec<i64>> = run.iter().map(|step| step.stride.known()).collect();
-    let strides = strides?;
-    let mut order: Vec<usize> = (0..run.len()).collect();
-    order.sort_by_key(|&index| std::cmp::Reverse(strides[index]));
+    let order = by_stride(run);
     if order.is_sorted() {
         return None;
     }
@@ -370,4 +373,39 @@ fn turned_window(context: &mut Context<'_>, content: &Flat, offset: &Int, run: &
         (0..run.len()).map(|dim| order.iter().position(|&index| index == dim)).collect::<Option<_>>()?;
     let tensor = Tensor { dtype: crate::ir::DType::U8, shape, flat };
     super::layout::permute(&tensor, &back).map(|turned| turned.flat)
+}
+
+/// What a storage of `total` bytes holds after all of it was written in another order of dimensions.
+fn turned_write(context: &mut Context<'_>, place: &Piece, total: &Int, value: &Flat) -> Option<Flat> {
+    let order = by_stride(&place.inner);
+    let mut sorted = Pattern::new();
+    for &index in &order {
+        pattern::push(&mut sorted, place.inner[index].count.clone(), place.inner[index].stride.clone())?;
+    }
+    if !place.offset.is(0) || !place.outer.is_empty() || sorted != pattern::dense(total.clone()) {
+        return None;
+    }
+    let shape = place.inner.iter().map(|step| step.count.clone()).collect();
+    let tensor = Tensor { dtype: crate::ir::DType::U8, shape, flat: value.clone() };
+    super::layout::permute(&tensor, &order)
+        .or_else(|| {
+            let whole = context.opaque_tensor(&tensor)?;
+            super::layout::permute(&whole, &order)
+        })
+        .map(|turned| turned.flat)
+}
+
+/// Loops by their strides, the longest first. A stride that is a multiple of another is longer; where neither is, and
+/// sizes do not say, they stay in their order, and what is built on it fails.
+fn by_stride(run: &[Step]) -> Vec<usize> {
+    let longer = |a: &Int, b: &Int| match a.compare(b) {
+        Some(order) => order.is_gt(),
+        None => a.div(b).is_some(),
+    };
+    let mut order: Vec<usize> = Vec::with_capacity(run.len());
+    for (index, step) in run.iter().enumerate() {
+        let after = order.iter().rposition(|&other| !longer(&step.stride, &run[other].stride));
+        order.insert(after.map_or(0, |place| place + 1), index);
+    }
+    order
 }

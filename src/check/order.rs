@@ -16,7 +16,7 @@
 use super::launches::Assignment;
 use super::walk::Walked;
 use crate::ir::optable::Fence;
-use crate::ir::{NodeId, Strength};
+use crate::ir::{NodeId, Op, Strength};
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
 
@@ -252,9 +252,20 @@ fn control(before: &Walked<'_>, after: &Walked<'_>, assignment: &Assignment) -> 
         let found = places[0].map(|place| after.launches[place.0].node);
         moved.insert(launch.node, found.or(claimed));
     }
+    let named = |id: NodeId| names.get(before.graph.name_of(id)).copied();
+    // Of several waits on one result, one may stand for all.
+    let mut waits: HashMap<NodeId, NodeId, FxBuildHasher> = HashMap::default();
+    for &id in before.graph.order().iter().filter(|&&id| before.graph.node(id).op == Op::Wait) {
+        if let (Some(&on), Some(image)) = (before.graph.operands(id).first(), named(id)) {
+            waits.entry(on).or_insert(image);
+        }
+    }
     let image = |id: NodeId| match moved.get(&id) {
         Some(Some(node)) => Some(*node),
-        _ => names.get(before.graph.name_of(id)).copied(),
+        _ => named(id).or_else(|| {
+            let on = before.graph.operands(id).first().filter(|_| before.graph.node(id).op == Op::Wait)?;
+            waits.get(on).copied()
+        }),
     };
     let positions = after.graph.positions();
     let stated: std::collections::BTreeSet<(NodeId, NodeId)> = after

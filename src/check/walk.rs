@@ -101,6 +101,8 @@ pub(super) struct Walk<'g, 'c> {
     classes: Vec<Option<Class>>,
     /// Places of elements of tuples that are not followed.
     elements: HashMap<(NodeId, Val), Val, FxBuildHasher>,
+    /// Splits by places in the memory they are views of.
+    splits: HashMap<NodeId, Option<Val>, FxBuildHasher>,
     fences: u32,
     operands: Vec<Val>,
 }
@@ -149,6 +151,7 @@ pub(super) fn walk<'g>(context: &mut Context<'g>, graph: &'g Graph, role: Role) 
         groups,
         classes: Vec::new(),
         elements: HashMap::default(),
+        splits: HashMap::default(),
         fences: 0,
         operands: Vec::new(),
     };

@@ -75,16 +75,26 @@ impl Walk<'_, '_> {
                 let tensor = self.by_strides(base, depth + 1)?;
                 self.context.intern(Value::Tensor(tensor))
             }
-            // A part of a split: the split by places.
-            None => {
-                let Op::Call(split) = graph.node(base).op else { return None };
-                let whole = self.by_strides(*graph.operands(base).first()?, depth + 1)?;
-                let whole = self.context.intern(Value::Tensor(whole));
-                self.meaning_over(base, split, whole)?
-            }
+            // A part of a split: the split by places, found once for all its parts.
+            None => match self.splits.get(&base) {
+                Some(&split) => split?,
+                None => {
+                    let split = self.split_by_strides(base, depth);
+                    self.splits.insert(base, split);
+                    split?
+                }
+            },
         };
         let val = self.meaning_over(id, target, from)?;
         tensor_of(self.context, val)
+    }
+
+    fn split_by_strides(&mut self, id: NodeId, depth: u32) -> Option<Val> {
+        let graph = self.found.graph;
+        let Op::Call(target) = graph.node(id).op else { return None };
+        let whole = self.by_strides(*graph.operands(id).first()?, depth + 1)?;
+        let whole = self.context.intern(Value::Tensor(whole));
+        self.meaning_over(id, target, whole)
     }
 
     /// The value of a call with another first operand.
