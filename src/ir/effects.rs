@@ -301,22 +301,15 @@ struct Edges<'a> {
 }
 
 impl Edges<'_> {
-    fn holds(&self, outer: RegionId, mut inner: RegionId) -> bool {
-        while inner != outer && inner != RegionId::ROOT {
-            inner = self.graph.region(inner).parent;
-        }
-        inner == outer
-    }
-
     /// Orders two nodes, lifting the edge to the borders of the regions that only one of them is in.
     fn add(&mut self, before: NodeId, after: NodeId, why: Order) {
         let (mut from, mut to) = (self.slot_of[before.index()], self.slot_of[after.index()]);
         let (mut outer, mut inner) = (self.graph.node(before).region, self.graph.node(after).region);
-        while outer != inner && !self.holds(outer, inner) {
+        while outer != inner && !self.graph.encloses(outer, inner) {
             from = self.enter_exit[outer.index()].1;
             outer = self.graph.region(outer).parent;
         }
-        while inner != outer && !self.holds(inner, outer) {
+        while inner != outer && !self.graph.encloses(inner, outer) {
             to = self.enter_exit[inner.index()].0;
             inner = self.graph.region(inner).parent;
         }

@@ -4,7 +4,7 @@ use super::args::{Arg, Args, ArgsTable};
 use super::entities::{ArgsId, GroupId, MetaId, Name, NodeId, RegionId, TypeId};
 use super::names::Names;
 use super::ops::{Collective, GlobalRank, Op};
-use super::types::{TensorType, Type, Types};
+use super::types::{Dim, TensorType, Type, Types};
 use indexmap::IndexMap;
 
 /// A node. It makes exactly one value, which may be a tuple, a token or nothing of interest.
@@ -353,6 +353,30 @@ impl Graph {
     /// Replaces all regions; the first is the root. Nodes keep the ids they hold.
     pub fn set_regions(&mut self, regions: Vec<Region>) {
         self.regions = regions;
+    }
+
+    /// Whether `inner` is `outer` or lies inside it.
+    #[must_use]
+    pub fn encloses(&self, outer: RegionId, inner: RegionId) -> bool {
+        outer == RegionId::ROOT || self.regions_around(inner).any(|region| region == outer)
+    }
+
+    /// A region and those around it, innermost first, without the root.
+    pub fn regions_around(&self, region: RegionId) -> impl Iterator<Item = RegionId> + '_ {
+        let inner = |region: RegionId| (region != RegionId::ROOT).then_some(region);
+        std::iter::successors(inner(region), move |&region| inner(self.region(region).parent))
+    }
+
+    /// The value of a size: known, or by the hints for its symbols. `None` if neither says.
+    #[must_use]
+    pub fn likely_value(&self, dim: &Dim) -> Option<u64> {
+        match dim {
+            Dim::Const(value) => Some(*value),
+            Dim::Sym(expr) => {
+                let hint = |symbol: &str| self.hints.get(symbol).and_then(|&value| i64::try_from(value).ok());
+                expr.evaluate(&hint).and_then(|value| u64::try_from(value).ok())
+            }
+        }
     }
 
     /// A node's metadata.

@@ -205,12 +205,7 @@ fn region_order(graph: &Graph, errors: &mut Vec<VerifyError>) {
         if region == open.last().copied().unwrap_or(RegionId::ROOT) {
             continue;
         }
-        let mut path = Vec::new();
-        let mut at = region;
-        while at != RegionId::ROOT {
-            path.push(at);
-            at = graph.region(at).parent;
-        }
+        let mut path: Vec<RegionId> = graph.regions_around(region).collect();
         path.reverse();
         let shared = open.iter().zip(&path).take_while(|(a, b)| a == b).count();
         open.drain(shared..).for_each(|region| left[region.index()] = true);

@@ -8,11 +8,9 @@
 
 use super::filter::{Filter, Readers, only_wait, waited_elsewhere};
 use super::remarks::Remarks;
-use super::select::{Candidate, Caps, PlanGraph, Policy, Refusal, select};
-use crate::ir::{
-    CollectiveKind, DType, Dependencies, Dim, Graph, GroupId, NodeId, ProcessGroup, RegionId, SymExpr, Type, Variant,
-};
-use indexmap::{IndexMap, IndexSet};
+use super::select::{Candidate, Caps, PlanGraph, Policy, select};
+use crate::ir::{CollectiveKind, DType, Dependencies, Graph, GroupId, NodeId, ProcessGroup, RegionId, Type, Variant};
+use indexmap::IndexSet;
 
 pub use super::filter::matches_pattern;
 pub use super::remarks::{Decision, Reason, Remark};
@@ -183,7 +181,7 @@ pub struct BucketKey {
     pub dtype: Option<DType>,
     /// Region the collectives stand in.
     pub region: RegionId,
-    /// Device, as an index into a table of the plan's own.
+    /// Device, as a number of the plan's own; 0 if it is not stated.
     pub device: u32,
     /// User boundary, likewise.
     pub boundary: u32,
@@ -254,10 +252,6 @@ impl BucketPlan {
 pub fn plan(graph: &Graph, dependencies: &Dependencies, options: &BucketOptions) -> BucketPlan {
     let view = View::new(graph, dependencies, options);
     let selection = select(&view, options.policy, &options.caps);
-    let mut outcomes: IndexMap<NodeId, Result<usize, Refusal>> = IndexMap::new();
-    for outcome in &selection.outcomes {
-        outcomes.insert(view.node(outcome.node), outcome.bucket);
-    }
     let bucket = |slots: &Vec<usize>| Bucket {
         key: view.entry(slots[0]).key,
         members: slots
@@ -269,7 +263,7 @@ pub fn plan(graph: &Graph, dependencies: &Dependencies, options: &BucketOptions)
             .collect(),
     };
     let buckets: Vec<Bucket> = selection.buckets.iter().map(bucket).collect();
-    let remarks = Remarks::new(&view, &selection.buckets).all(&outcomes);
+    let remarks = Remarks::new(&view, &selection).all();
     BucketPlan { options: options.clone(), buckets, remarks }
 }
 
@@ -278,10 +272,7 @@ pub fn plan(graph: &Graph, dependencies: &Dependencies, options: &BucketOptions)
 pub fn collective_bytes(graph: &Graph, id: NodeId) -> Option<u64> {
     fn bytes(graph: &Graph, ty: &Type) -> Option<u64> {
         match ty {
-            Type::Tensor(tensor) => match tensor.bytes()? {
-                Dim::Const(bytes) => Some(bytes),
-                Dim::Sym(expr) => evaluate(graph, &expr),
-            },
+            Type::Tensor(tensor) => graph.likely_value(&tensor.bytes()?),
             // What a coalesced collective makes.
             Type::Tuple(parts) => parts.iter().try_fold(0u64, |sum, part| sum.checked_add(bytes(graph, part)?)),
             Type::SymInt(_) | Type::SymOther(_) | Type::Token | Type::Unknown => None,
@@ -290,11 +281,6 @@ pub fn collective_bytes(graph: &Graph, id: NodeId) -> Option<u64> {
     let value = |id: NodeId| bytes(graph, graph.type_of(id));
     let input = graph.collective_inputs(id).iter().try_fold(0u64, |sum, &input| sum.checked_add(value(input)?))?;
     Some(input.max(value(id)?))
-}
-
-fn evaluate(graph: &Graph, expr: &SymExpr) -> Option<u64> {
-    let hint = |symbol: &str| graph.hints.get(symbol).and_then(|&value| i64::try_from(value).ok());
-    expr.evaluate(&hint).and_then(|value| u64::try_from(value).ok())
 }
 
 /// A candidate as the selection sees it.
@@ -388,17 +374,22 @@ impl PlanGraph for View<'_> {
     }
 }
 
-/// Device, user boundary and further options, numbered in order of first appearance.
+/// Devices, user boundaries and further options, each numbered in order of first appearance. Nothing stated is 0.
 #[derive(Default)]
 struct Traits {
-    seen: IndexSet<String>,
+    devices: IndexSet<Box<str>>,
+    boundaries: IndexSet<Box<str>>,
+    extras: IndexSet<Box<str>>,
+}
+
+/// The number of a text, a new one if it was not seen before.
+fn number(seen: &mut IndexSet<Box<str>>, text: Option<&str>) -> u32 {
+    let Some(text) = text else { return 0 };
+    let index = seen.get_index_of(text).unwrap_or_else(|| seen.insert_full(text.into()).0);
+    index as u32 + 1
 }
 
 impl Traits {
-    fn number(&mut self, text: String) -> u32 {
-        self.seen.insert_full(text).0 as u32
-    }
-
     fn key(&mut self, graph: &Graph, id: NodeId, options: &BucketOptions) -> BucketKey {
         let collective = graph.collective(id).expect("keys are made for collectives");
         let tensor = graph.tensor(id);
@@ -414,8 +405,6 @@ impl Traits {
         });
         let bytes_travel =
             options.mixed_dtype == MixedDtype::Bytes && options.kind == BucketKind::AllGather && known_size;
-        let device = tensor.and_then(|t| t.device.as_deref()).unwrap_or("?");
-        let boundary = graph.meta_of(id).key.as_deref().map_or(String::new(), |key| format!("key {key}"));
         let known = |name: &str| {
             matches!(
                 name,
@@ -423,15 +412,16 @@ impl Traits {
             )
         };
         let extras: Vec<_> = graph.args_of(id).keyword.iter().filter(|(name, _)| !known(name)).collect();
+        let extras = (!extras.is_empty()).then(|| format!("{extras:?}"));
         BucketKey {
             kind,
             variant: collective.variant,
             group: same_ranks(graph, collective.group),
             dtype: if bytes_travel { None } else { tensor.map(|t| t.dtype) },
             region: graph.node(id).region,
-            device: self.number(format!("device {device}")),
-            boundary: self.number(boundary),
-            extras: self.number(format!("extras {extras:?}")),
+            device: number(&mut self.devices, tensor.and_then(|t| t.device.as_deref())),
+            boundary: number(&mut self.boundaries, graph.meta_of(id).key.as_deref()),
+            extras: number(&mut self.extras, extras.as_deref()),
         }
     }
 }

@@ -5,7 +5,7 @@
 //! or result is written anywhere, or of which both results leave the graph, since outputs must not come to share
 //! memory; and a first one in a region that does not enclose the second. Cost: linear.
 
-use super::waits::{encloses, redirect_control};
+use super::waits::redirect_control;
 use crate::ir::{Dependencies, Graph, NodeId, Op, Variant};
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
@@ -49,8 +49,7 @@ pub fn dedupe_collectives(graph: &mut Graph, dependencies: &Dependencies) -> Dup
         let (first_wait, other) =
             if position[serving.index()] < position[wait.index()] { (serving, wait) } else { (wait, serving) };
         let region = |id: NodeId| graph.node(id).region;
-        let reaches =
-            encloses(graph, region(first_wait), region(other)) && encloses(graph, region(earlier), region(id));
+        let reaches = graph.encloses(region(first_wait), region(other)) && graph.encloses(region(earlier), region(id));
         if reaches && !(escapes[serving.index()] && escapes[wait.index()]) {
             escapes[first_wait.index()] = escapes[serving.index()] || escapes[wait.index()];
             replaced_by[id.index()] = Some(earlier);

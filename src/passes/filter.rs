@@ -169,14 +169,8 @@ impl<'a> Filter<'a> {
     }
 }
 
-fn in_loop(graph: &Graph, mut region: RegionId) -> bool {
-    while region != RegionId::ROOT {
-        if graph.region(region).kind == RegionKind::Loop {
-            return true;
-        }
-        region = graph.region(region).parent;
-    }
-    false
+fn in_loop(graph: &Graph, region: RegionId) -> bool {
+    graph.regions_around(region).any(|region| graph.region(region).kind == RegionKind::Loop)
 }
 
 /// Names under which tracers pass data and gradients rather than parameters.

@@ -4,7 +4,7 @@
 //! end. Inputs are the caller's and not counted. A collective's buffers live from launch to wait because its wait names
 //! them. Cost: linear.
 
-use crate::ir::{Dependencies, Dim, Graph, NodeId, Op};
+use crate::ir::{Dependencies, Graph, Op, Type};
 
 /// The largest number of bytes alive at once, inputs not counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -34,7 +34,7 @@ pub fn peak_live(graph: &Graph, dependencies: &Dependencies) -> PeakLive {
     for (at, &id) in order.iter().enumerate() {
         let class = dependencies.alias_class(id) as usize;
         if !std::mem::replace(&mut seen[class], true) && !matches!(graph.node(id).op, Op::Input | Op::Output) {
-            match bytes(graph, id) {
+            match bytes(graph, graph.type_of(id)) {
                 Some(bytes) => size[class] = bytes,
                 None => peak.unknown += 1,
             }
@@ -51,21 +51,12 @@ pub fn peak_live(graph: &Graph, dependencies: &Dependencies) -> PeakLive {
     peak
 }
 
-fn bytes(graph: &Graph, id: NodeId) -> Option<u64> {
-    use crate::ir::Type;
-    fn of(graph: &Graph, ty: &Type) -> Option<u64> {
-        match ty {
-            Type::Tensor(tensor) => match tensor.bytes()? {
-                Dim::Const(bytes) => Some(bytes),
-                Dim::Sym(expr) => {
-                    let hint = |symbol: &str| graph.hints.get(symbol).and_then(|&v| i64::try_from(v).ok());
-                    expr.evaluate(&hint).and_then(|value| u64::try_from(value).ok())
-                }
-            },
-            Type::Tuple(parts) => parts.iter().try_fold(0u64, |sum, part| sum.checked_add(of(graph, part)?)),
-            Type::SymInt(_) | Type::SymOther(_) | Type::Token => Some(0),
-            Type::Unknown => None,
-        }
+/// Bytes of a value; what is no tensor takes none.
+fn bytes(graph: &Graph, ty: &Type) -> Option<u64> {
+    match ty {
+        Type::Tensor(tensor) => graph.likely_value(&tensor.bytes()?),
+        Type::Tuple(parts) => parts.iter().try_fold(0u64, |sum, part| sum.checked_add(bytes(graph, part)?)),
+        Type::SymInt(_) | Type::SymOther(_) | Type::Token => Some(0),
+        Type::Unknown => None,
     }
-    of(graph, graph.type_of(id))
 }

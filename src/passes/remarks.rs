@@ -1,9 +1,8 @@
 //! What was decided for each collective, and why.
 
 use super::bucketing::{View, collective_bytes};
-use super::select::Refusal;
+use super::select::{Refusal, Selection};
 use crate::ir::{NodeId, Order};
-use indexmap::IndexMap;
 use std::collections::VecDeque;
 
 /// Why a collective was left alone.
@@ -176,26 +175,32 @@ const LONGEST_PATH: usize = 12;
 /// Turns outcomes into remarks.
 pub(super) struct Remarks<'a> {
     view: &'a View<'a>,
-    buckets: &'a [Vec<usize>],
+    selection: &'a Selection,
     budget: usize,
     /// By slot: bucket + 1, or 0; made when a path is first asked for.
     group_of: Option<Vec<u32>>,
 }
 
 impl<'a> Remarks<'a> {
-    pub(super) const fn new(view: &'a View<'a>, buckets: &'a [Vec<usize>]) -> Self {
-        Self { view, buckets, budget: PATH_BUDGET, group_of: None }
+    pub(super) const fn new(view: &'a View<'a>, selection: &'a Selection) -> Self {
+        Self { view, selection, budget: PATH_BUDGET, group_of: None }
     }
 
-    pub(super) fn all(mut self, outcomes: &IndexMap<NodeId, Result<usize, Refusal>>) -> Vec<Remark> {
-        let graph = self.view.graph;
-        let view = self.view;
+    pub(super) fn all(mut self) -> Vec<Remark> {
+        let (view, graph) = (self.view, self.view.graph);
+        // Outcomes stand in issue order, as the candidates do among all that were seen.
+        let mut outcomes = self.selection.outcomes.iter();
         let mut remarks = Vec::with_capacity(view.seen.len());
         for (nth, (id, excluded)) in view.seen.iter().enumerate() {
-            let decision = match (excluded, outcomes.get(id)) {
+            let outcome = if excluded.is_none() { outcomes.next() } else { None };
+            let bytes = match outcome {
+                Some(outcome) => view.entry(outcome.node).bytes,
+                None => collective_bytes(graph, *id),
+            };
+            let decision = match (excluded, outcome.map(|outcome| outcome.bucket)) {
                 (Some(reason), _) => Decision::Alone(reason.clone()),
-                (None, Some(Ok(bucket))) => Decision::Merged { bucket: *bucket },
-                (None, Some(Err(refusal))) => Decision::Alone(self.reason(nth, *id, *refusal)),
+                (None, Some(Ok(bucket))) => Decision::Merged { bucket },
+                (None, Some(Err(refusal))) => Decision::Alone(self.reason(nth, *id, refusal)),
                 (None, None) => Decision::Alone(Reason::NoPartner),
             };
             let group = graph.collective(*id).map_or("", |c| &graph.group(c.group).name);
@@ -203,7 +208,7 @@ impl<'a> Remarks<'a> {
                 node: *id,
                 name: graph.name_of(*id).to_owned(),
                 group: group.to_owned(),
-                bytes: collective_bytes(graph, *id),
+                bytes,
                 decision,
             });
         }
@@ -252,7 +257,7 @@ impl<'a> Remarks<'a> {
         let dependencies = self.view.dependencies;
         let group_of = self.group_of.get_or_insert_with(|| {
             let mut group_of = vec![0; dependencies.slots().len()];
-            for (number, members) in self.buckets.iter().enumerate() {
+            for (number, members) in self.selection.buckets.iter().enumerate() {
                 members.iter().for_each(|&slot| group_of[slot] = number as u32 + 1);
             }
             group_of
@@ -266,7 +271,7 @@ impl<'a> Remarks<'a> {
         while let Some(slot) = queue.pop_front() {
             let bucket = match group_of[slot] {
                 0 => &[][..],
-                number if slot != last => &self.buckets[number as usize - 1][..],
+                number if slot != last => &self.selection.buckets[number as usize - 1][..],
                 _ => &[],
             };
             let around = dependencies.before_with_reason(slot).chain(bucket.iter().map(|&other| (other, Order::Data)));

@@ -65,14 +65,8 @@ fn first_waits(graph: &Graph) -> Vec<Option<NodeId>> {
 
 /// The innermost branch that a region is, or lies in.
 #[must_use]
-pub fn branch_around(graph: &Graph, mut region: RegionId) -> Option<RegionId> {
-    while region != RegionId::ROOT {
-        if graph.region(region).kind == RegionKind::Branch {
-            return Some(region);
-        }
-        region = graph.region(region).parent;
-    }
-    None
+pub fn branch_around(graph: &Graph, region: RegionId) -> Option<RegionId> {
+    graph.regions_around(region).find(|&region| graph.region(region).kind == RegionKind::Branch)
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@
 //! wait inside a region serves only nodes of that region. A wait is for all that was started on its storage, so one that
 //! stands below a later start on the same storage, in place or with `out`, is not the same wait. Cost: linear.
 
-use crate::ir::{Dependencies, Graph, NodeId, Op, RegionId, Variant};
+use crate::ir::{Dependencies, Graph, NodeId, Op, Variant};
 
 /// Folds waits of one value into the earliest; returns how many went.
 pub fn dedupe_waits(graph: &mut Graph) -> usize {
@@ -32,7 +32,7 @@ pub fn dedupe_waits(graph: &mut Graph) -> usize {
         let server = if is_wait { Some(waited) } else { serving[waited.index()] };
         match server {
             Some(server)
-                if encloses(graph, graph.node(server).region, graph.node(id).region) && !starts.any_since(server) =>
+                if graph.encloses(graph.node(server).region, graph.node(id).region) && !starts.any_since(server) =>
             {
                 replaced_by[id.index()] = Some(server);
                 gone += 1;
@@ -93,14 +93,6 @@ impl Starts {
     fn any_since(&self, wait: NodeId) -> bool {
         self.class.get(wait.index()).is_some_and(|&class| self.passed[class as usize] > self.at_wait[wait.index()])
     }
-}
-
-/// Whether `inner` is `outer` or inside it.
-pub(super) fn encloses(graph: &Graph, outer: RegionId, mut inner: RegionId) -> bool {
-    while inner != outer && inner != RegionId::ROOT {
-        inner = graph.region(inner).parent;
-    }
-    inner == outer
 }
 
 /// Moves control edges from nodes that are gone to those that took their place; an edge that would run backwards or

@@ -67,7 +67,7 @@ impl<'g> Machine<'g> {
             while self.graph.region(inner).parent != region && inner != RegionId::ROOT {
                 inner = self.graph.region(inner).parent;
             }
-            let length = order[at..to].iter().take_while(|id| self.encloses(inner, self.graph.node(**id).region));
+            let length = order[at..to].iter().take_while(|id| self.graph.encloses(inner, self.graph.node(**id).region));
             let end = at + length.count().max(1);
             let turns = if self.graph.region(inner).kind == RegionKind::Loop { 2 } else { 1 };
             for _ in 0..turns {
@@ -76,13 +76,6 @@ impl<'g> Machine<'g> {
             at = end;
         }
         Ok(())
-    }
-
-    fn encloses(&self, outer: RegionId, mut inner: RegionId) -> bool {
-        while inner != outer && inner != RegionId::ROOT {
-            inner = self.graph.region(inner).parent;
-        }
-        inner == outer
     }
 
     fn node(&mut self, id: NodeId) -> Result<(), EvalError> {
