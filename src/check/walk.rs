@@ -372,6 +372,19 @@ impl<'g> Walk<'g, '_> {
         context.intern_call(target, args, ty, &self.operands)
     }
 
+    /// As [`Self::key`], for a call that may draw random numbers or communicate: then it also reads the state that such
+    /// calls left, and leaves another.
+    fn key_with_state(&mut self, id: NodeId, target: Name, fence: Fence) -> u32 {
+        match fence {
+            Fence::Free => {}
+            Fence::Random => self.operands.push(self.found.states[0]),
+            Fence::Full => self.operands.push(self.found.states[1]),
+        }
+        let key = self.key(id, target);
+        self.advance_states(key, fence);
+        key
+    }
+
     /// Reads a node's operands into `self.operands`.
     fn read_operands(&mut self, id: NodeId) -> Step {
         self.operands.clear();
@@ -386,13 +399,7 @@ impl<'g> Walk<'g, '_> {
     fn pure(&mut self, id: NodeId, target: Name, effects: &Effects) -> Step<Val> {
         self.read_operands(id)?;
         let count = self.operands.len();
-        match effects.fence {
-            Fence::Free => {}
-            Fence::Random => self.operands.push(self.found.states[0]),
-            Fence::Full => self.operands.push(self.found.states[1]),
-        }
-        let key = self.key(id, target);
-        self.advance_states(key, effects.fence);
+        let key = self.key_with_state(id, target, effects.fence);
         if let Some(result) = self.context.call(key).result
             && !self.class(target).names_memory
         {

@@ -91,6 +91,12 @@ impl<'a> OrderGraph<'a> {
         Self { dependencies, starts, to, why }
     }
 
+    /// Slots that must come after `slot`; a slot may be named more than once.
+    #[must_use]
+    pub fn after(&self, slot: usize) -> &[u32] {
+        &self.to[self.edges_out(slot)]
+    }
+
     fn edges_out(&self, slot: usize) -> Range<usize> {
         self.starts[slot] as usize..self.starts[slot + 1] as usize
     }
@@ -236,7 +242,7 @@ impl<'a> IntoNeighbors for &'a OrderGraph<'_> {
     type Neighbors = Neighbors<'a>;
 
     fn neighbors(self, slot: usize) -> Neighbors<'a> {
-        Neighbors(self.to[self.edges_out(slot)].iter())
+        Neighbors(self.after(slot).iter())
     }
 }
 

@@ -5,7 +5,7 @@
 //! or result is written anywhere, or of which both results leave the graph, since outputs must not come to share
 //! memory; and a first one in a region that does not enclose the second. Cost: linear.
 
-use super::waits::redirect_control;
+use super::control::move_control_to;
 use crate::ir::{Dependencies, Graph, NodeId, Op, Variant};
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
@@ -68,7 +68,7 @@ pub fn dedupe_collectives(graph: &mut Graph, dependencies: &Dependencies) -> Dup
             }
         }
         graph.set_order(order);
-        redirect_control(graph, &replaced_by);
+        move_control_to(graph, &replaced_by);
     }
     stats
 }

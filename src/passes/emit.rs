@@ -1,7 +1,7 @@
 //! Makes the nodes that a rewrite adds: plain ATen operators with right types, named like those around them.
 
 use crate::ir::{
-    Arg, Args, CollectiveKind, DType, Dim, Dims, Graph, Meta, Name, NodeId, Op, RegionId, SymExpr, TensorType, Type,
+    Arg, Args, CollectiveKind, DType, Dim, Dims, Graph, Name, NodeId, Op, RegionId, SymExpr, TensorType, Type,
 };
 use indexmap::IndexMap;
 
@@ -275,11 +275,6 @@ impl<'a> Emitter<'a> {
     /// Gives `id` element `index` of a tuple.
     pub fn become_item(&mut self, id: NodeId, tuple: NodeId, index: usize) {
         self.become_call(id, "operator.getitem", item_args(index), &[tuple]);
-    }
-
-    /// Carries metadata to a node.
-    pub fn set_meta(&mut self, id: NodeId, meta: Meta) {
-        self.graph.set_meta(id, meta);
     }
 }
 

@@ -23,12 +23,13 @@
 //! later or leaves the graph is copied out, so that no write shows in a neighbour and no output keeps others alive.
 
 use super::bucketing::{Bucket, BucketPlan, Member, MixedDtype, Mode, Unpack};
+use super::control::move_control;
 use super::emit::{Emitter, Scale, Shape, stems};
 use super::filter::reads_size_only;
 use super::order::{Adjusted, Cycle, Reordering, reorder};
 use crate::ir::{
-    Arg, Args, Collective, CollectiveKind, ControlEdge, DType, Dependencies, Dim, Dims, Graph, Meta, NodeId, Op, Slot,
-    Strength, TensorType, Type, Variant,
+    Arg, Args, Collective, CollectiveKind, DType, Dependencies, Dim, Dims, Graph, Meta, NodeId, Op, Slot, TensorType,
+    Type, Variant,
 };
 use indexmap::IndexSet;
 
@@ -92,7 +93,8 @@ pub fn merge(graph: &mut Graph, dependencies: &Dependencies, plan: &BucketPlan) 
 struct SizeReaders {
     /// By reader: what the member does, and its input. (In mode `coalesced` the member's node changes its meaning.)
     of: hashbrown::HashMap<NodeId, (Collective, NodeId), rustc_hash::FxBuildHasher>,
-    list: Vec<(NodeId, NodeId)>,
+    /// The same in program order: member, reader and the member's input.
+    list: Vec<(NodeId, NodeId, NodeId)>,
     /// Other readers of the collective itself, below its wait, which will read the unpacked result: collective, wait
     /// and reader.
     below: Vec<(NodeId, NodeId, NodeId)>,
@@ -117,7 +119,7 @@ impl SizeReaders {
                     && let Some(collective) = graph.collective(operand)
                 {
                     readers.of.insert(id, (collective, input(operand)));
-                    readers.list.push((operand, id));
+                    readers.list.push((operand, id, input(operand)));
                 } else {
                     readers.below.push((operand, wait, id));
                 }
@@ -128,10 +130,9 @@ impl SizeReaders {
 
     fn adjusted(&self, dependencies: &Dependencies) -> Adjusted {
         let mut adjusted = Adjusted::default();
-        for &(collective, reader) in &self.list {
+        for &(collective, reader, input) in &self.list {
             let (from, to) = (dependencies.slot_of(collective), dependencies.slot_of(reader));
             adjusted.without.insert((from as u32, to as u32));
-            let input = self.of.get(&reader).map_or(collective, |&(_, input)| input);
             adjusted.with.entry(to).or_default().push(dependencies.slot_of(input));
         }
         adjusted
@@ -237,7 +238,7 @@ impl<'a> Rewrite<'a> {
             Some(&bucket) if bucket != u32::MAX => made[bucket as usize].launch.unwrap_or(id),
             _ => id,
         };
-        let dropped_wishes = remap_control(graph, launch_of);
+        let dropped_wishes = move_control(graph, launch_of);
         MergeReport { launches, moved, copied, dropped_wishes }
     }
 
@@ -300,7 +301,7 @@ impl<'a> Rewrite<'a> {
         };
         let meta = merged_meta(self.emit.graph, bucket);
         if let Some(launch) = made.launch {
-            self.emit.set_meta(launch, meta);
+            self.emit.graph.set_meta(launch, meta);
         }
         self.made[index] = made;
     }
@@ -755,26 +756,4 @@ fn merged_meta(graph: &Graph, bucket: &Bucket) -> Meta {
         members: bucket.members.iter().map(name).collect(),
         pending: false,
     }
-}
-
-/// Moves edges from merged collectives to their launch; gives up soft edges that the new order breaks.
-fn remap_control(graph: &mut Graph, launch_of: impl Fn(NodeId) -> NodeId) -> Vec<(String, String)> {
-    if graph.control.is_empty() {
-        return Vec::new();
-    }
-    let position = graph.positions();
-    let mut dropped = Vec::new();
-    let edges = std::mem::take(&mut graph.control);
-    let mut kept: IndexSet<ControlEdge> = IndexSet::new();
-    for edge in edges {
-        let moved = ControlEdge { before: launch_of(edge.before), after: launch_of(edge.after), ..edge };
-        let (before, after) = (position[moved.before.index()], position[moved.after.index()]);
-        if before < after && after != u32::MAX {
-            kept.insert(moved);
-        } else if edge.strength == Strength::Soft {
-            dropped.push((graph.name_of(edge.before).to_owned(), graph.name_of(edge.after).to_owned()));
-        }
-    }
-    graph.control = kept.into_iter().collect();
-    dropped
 }

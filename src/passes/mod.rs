@@ -5,6 +5,7 @@
 //! `dedupe-waits,fold-trivial,bucket-all-gather{cap=500MB}`.
 
 pub mod bucketing;
+mod control;
 pub mod duplicates;
 mod emit;
 mod filter;

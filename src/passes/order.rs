@@ -12,6 +12,7 @@
 //! and follows when it can. Cost: linear in slots and edges, plus a heap for the nodes that move.
 
 use crate::ir::Dependencies;
+use crate::ir::visit::OrderGraph;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
@@ -145,7 +146,7 @@ impl Quotient<'_> {
         if self.buckets.is_empty() {
             return Vec::new();
         }
-        let users = Users::of(self.dependencies);
+        let readers = OrderGraph::new(self.dependencies);
         let mut marks = vec![NONE; self.bucket_of.len()];
         let anchor = |(index, members): (usize, &Members)| {
             let (first, last) = span(members);
@@ -155,7 +156,7 @@ impl Quotient<'_> {
             let mut up = Search::new(stamp, members, |slot| slot > first);
             let mut down = Search::new(stamp + 1, members, |slot| slot < last);
             let before = |slot: usize| self.dependencies.before(slot);
-            let after = |slot: usize| users.of_slot(slot);
+            let after = |slot: usize| readers.after(slot);
             // In step, so that the cost is that of the smaller set; once one is known, the other need not grow larger.
             let (mut up_over, mut down_over) = (false, false);
             for _ in 0..budget {
@@ -176,38 +177,6 @@ impl Quotient<'_> {
 
 fn span(members: &[usize]) -> (usize, usize) {
     members.iter().fold((usize::MAX, 0), |(first, last), &slot| (first.min(slot), last.max(slot)))
-}
-
-/// Readers of each slot: the edges the other way round.
-struct Users {
-    starts: Vec<u32>,
-    list: Vec<u32>,
-}
-
-impl Users {
-    fn of(dependencies: &Dependencies) -> Self {
-        let count = dependencies.slots().len();
-        let mut starts = vec![0u32; count + 1];
-        for slot in 0..count {
-            dependencies.before(slot).iter().for_each(|&before| starts[before as usize + 1] += 1);
-        }
-        for slot in 0..count {
-            starts[slot + 1] += starts[slot];
-        }
-        let mut next = starts.clone();
-        let mut list = vec![0; dependencies.edge_count()];
-        for slot in 0..count {
-            for &before in dependencies.before(slot) {
-                list[next[before as usize] as usize] = slot as u32;
-                next[before as usize] += 1;
-            }
-        }
-        Self { starts, list }
-    }
-
-    fn of_slot(&self, slot: usize) -> &[u32] {
-        &self.list[self.starts[slot] as usize..self.starts[slot + 1] as usize]
-    }
 }
 
 /// Counts the nodes that one of the two places would move, a few at a time.

@@ -4,6 +4,7 @@
 //! follow from the graph alone, so all ranks agree. Collectives that write a given tensor (`out`) and coalesced lists
 //! are left as they are. Cost: linear.
 
+use super::control::move_control_to;
 use super::emit::{Emitter, Scale, Shape};
 use crate::ir::{Arg, Args, CollectiveKind, Dependencies, Dim, Graph, NodeId, Op, Slot, TensorType, Variant};
 
@@ -39,7 +40,7 @@ pub fn fold_trivial(graph: &mut Graph) -> usize {
     }
     let Emitter { graph, order, .. } = emit;
     graph.set_order(order);
-    super::waits::redirect_control(graph, &replaced_by);
+    move_control_to(graph, &replaced_by);
     gone
 }
 

@@ -5,6 +5,7 @@
 //! wait inside a region serves only nodes of that region. A wait is for all that was started on its storage, so one that
 //! stands below a later start on the same storage, in place or with `out`, is not the same wait. Cost: linear.
 
+use super::control::move_control_to;
 use crate::ir::{Dependencies, Graph, NodeId, Op, Variant};
 
 /// Folds waits of one value into the earliest; returns how many went.
@@ -47,7 +48,7 @@ pub fn dedupe_waits(graph: &mut Graph) -> usize {
     }
     if gone > 0 {
         graph.set_order(kept);
-        redirect_control(graph, &replaced_by);
+        move_control_to(graph, &replaced_by);
     }
     gone
 }
@@ -93,21 +94,4 @@ impl Starts {
     fn any_since(&self, wait: NodeId) -> bool {
         self.class.get(wait.index()).is_some_and(|&class| self.passed[class as usize] > self.at_wait[wait.index()])
     }
-}
-
-/// Moves control edges from nodes that are gone to those that took their place; an edge that would run backwards or
-/// from a node to itself says nothing any more.
-pub(super) fn redirect_control(graph: &mut Graph, replaced_by: &[Option<NodeId>]) {
-    if graph.control.is_empty() {
-        return;
-    }
-    let position = graph.positions();
-    let moved = |id: NodeId| replaced_by.get(id.index()).copied().flatten().unwrap_or(id);
-    let mut edges = std::mem::take(&mut graph.control);
-    for edge in &mut edges {
-        (edge.before, edge.after) = (moved(edge.before), moved(edge.after));
-    }
-    let place = |id: NodeId| position[id.index()];
-    edges.retain(|edge| place(edge.before) < place(edge.after) && place(edge.after) != u32::MAX);
-    graph.control = edges;
 }

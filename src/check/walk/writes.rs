@@ -12,13 +12,7 @@ impl Walk<'_, '_> {
         let graph = self.found.graph;
         let operands = graph.operands(id);
         self.read_operands(id)?;
-        match effects.fence {
-            Fence::Free => {}
-            Fence::Random => self.operands.push(self.found.states[0]),
-            Fence::Full => self.operands.push(self.found.states[1]),
-        }
-        let key = self.key(id, target);
-        self.advance_states(key, effects.fence);
+        let key = self.key_with_state(id, target, effects.fence);
         let written: Vec<usize> = if effects.fence == Fence::Full {
             (0..operands.len()).collect()
         } else {
