@@ -1,0 +1,255 @@
+//! Pack and launch: what goes into a bucket's buffer, and the collective that sends it.
+
+use super::{Made, Part, Rewrite, sum};
+use crate::ir::{Arg, Args, Collective, CollectiveKind, DType, Dim, NodeId, Op, TensorType, Type, Variant};
+use crate::passes::bucketing::{Bucket, MixedDtype};
+use crate::passes::emit::{Emitter, Scale, Shape, stems};
+use indexmap::IndexSet;
+
+impl Rewrite<'_> {
+    /// The members' inputs that have elements, with the index each gets among the parts.
+    pub(super) fn inputs(&self, bucket: &Bucket) -> (Vec<(NodeId, NodeId)>, Vec<Option<usize>>) {
+        let graph = &self.emit.graph;
+        let (mut inputs, mut index) = (Vec::new(), Vec::new());
+        for member in &bucket.members {
+            let input = graph.collective_inputs(member.collective)[0];
+            // Where another size is only known at run time, the empty result has to be made from the buffer.
+            let known = graph.tensor(member.wait).is_some_and(|ty| ty.shape.iter().all(|dim| dim.as_const().is_some()));
+            let empty = known && graph.tensor(input).and_then(TensorType::elements) == Some(Dim::Const(0));
+            index.push((!empty).then_some(inputs.len()));
+            if !empty {
+                inputs.push((input, member.collective));
+            }
+        }
+        (inputs, index)
+    }
+
+    /// The collective of the first member, on another tensor.
+    fn relaunch(&mut self, bucket: &Bucket, packed: NodeId, ty: TensorType) -> NodeId {
+        let first = bucket.members[0].collective;
+        let graph = &self.emit.graph;
+        let args = graph.args_of(first).clone();
+        let mut operands = graph.operands(first).to_vec();
+        operands[0] = packed;
+        let group = bucket.key.group;
+        let op = Collective { kind: bucket.key.kind, group, variant: Variant::Functional, coalesced: false };
+        self.emit.node(Op::Collective(op), stems(bucket.key.kind).0, Type::Tensor(ty), args, &operands)
+    }
+
+    fn flat(&mut self, tensor: NodeId) -> NodeId {
+        let ty = self.emit.tensor(tensor);
+        let elements = elements_of(&ty);
+        // One dimension, so its size follows from the others and needs no tensor to read it from.
+        self.emit
+            .reshape(tensor, &Shape { dims: [elements].into_iter().collect(), from: (tensor, vec![(0, Scale::Same)]) })
+    }
+
+    pub(super) fn pack_flat(&mut self, bucket: &Bucket) -> Made {
+        let (inputs, index) = self.inputs(bucket);
+        self.pack_end_to_end(bucket, &inputs, index, 1)
+    }
+
+    pub(super) fn pack_gather(&mut self, bucket: &Bucket, ranks: u64) -> Made {
+        let (inputs, index) = self.inputs(bucket);
+        let dtypes: IndexSet<DType> = inputs.iter().map(|&(input, _)| self.emit.tensor(input).dtype).collect();
+        if self.plan.options.mixed_dtype == MixedDtype::Bytes && dtypes.len() > 1 {
+            return self.pack_bytes(bucket, &inputs, index, ranks);
+        }
+        self.pack_end_to_end(bucket, &inputs, index, ranks)
+    }
+
+    /// Packs members flat, one after the other; the collective's result is `ranks` times as long.
+    fn pack_end_to_end(
+        &mut self,
+        bucket: &Bucket,
+        inputs: &[(NodeId, NodeId)],
+        index: Vec<Option<usize>>,
+        ranks: u64,
+    ) -> Made {
+        let (mut parts, mut sizes) = (Vec::with_capacity(inputs.len()), Vec::with_capacity(inputs.len()));
+        for &(input, _) in inputs {
+            parts.push(self.flat(input));
+            sizes.push(Part { elements: elements_of(&self.emit.tensor(input)), source: Some(input) });
+        }
+        let total = sum(&sizes);
+        let ty = self.vector(inputs[0].0, total.clone());
+        let packed = self.emit.cat(&parts, 0, ty);
+        let ty = self.vector(inputs[0].0, times(&total, ranks));
+        let launch = self.relaunch(bucket, packed, ty);
+        Made { launch: Some(launch), parts: None, index, sizes, ranks, row_bytes: None }
+    }
+
+    /// Packs members of several dtypes as bytes, each at a multiple of its element size.
+    fn pack_bytes(
+        &mut self,
+        bucket: &Bucket,
+        inputs: &[(NodeId, NodeId)],
+        mut index: Vec<Option<usize>>,
+        ranks: u64,
+    ) -> Made {
+        let (mut parts, mut sizes, mut places) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut offset, mut widest) = (0u64, 1u64);
+        let model = TensorType { dtype: DType::U8, ..self.emit.tensor(inputs[0].0) };
+        let pad = |emit: &mut Emitter<'_>, parts: &mut Vec<NodeId>, sizes: &mut Vec<Part>, bytes: u64| {
+            if bytes > 0 {
+                parts.push(emit.zeros(model.with_shape([Dim::Const(bytes)].into_iter().collect())));
+                sizes.push(Part { elements: Dim::Const(bytes), source: None });
+            }
+        };
+        for &(input, _) in inputs {
+            let ty = self.emit.tensor(input);
+            let width = ty.dtype.bytes();
+            let bytes = ty.bytes().and_then(|b| b.as_const()).expect("only members of known size travel as bytes");
+            pad(&mut self.emit, &mut parts, &mut sizes, offset.next_multiple_of(width) - offset);
+            offset = offset.next_multiple_of(width) + bytes;
+            widest = widest.max(width);
+            places.push(parts.len());
+            let flat = self.flat(input);
+            parts.push(self.emit.bit_cast(flat, DType::U8));
+            sizes.push(Part { elements: Dim::Const(bytes), source: None });
+        }
+        let row = offset.next_multiple_of(widest);
+        pad(&mut self.emit, &mut parts, &mut sizes, row - offset);
+        for place in index.iter_mut().flatten() {
+            *place = places[*place];
+        }
+        let vector = |elements: u64| model.with_shape([Dim::Const(elements)].into_iter().collect());
+        let packed = self.emit.cat(&parts, 0, vector(row));
+        let launch = self.relaunch(bucket, packed, vector(row.saturating_mul(ranks)));
+        Made { launch: Some(launch), parts: None, index, sizes, ranks, row_bytes: Some(row) }
+    }
+
+    pub(super) fn pack_scatter(&mut self, bucket: &Bucket, ranks: u64) -> Made {
+        let (inputs, index) = self.inputs(bucket);
+        let share = |emit: &Emitter<'_>, collective: NodeId| elements_of(&emit.tensor(collective));
+        let (flat, sizes) = self.pack_by_rank(&inputs, ranks, share);
+        let ty = self.vector(inputs[0].0, sum(&sizes));
+        let launch = self.relaunch(bucket, flat, ty);
+        Made { launch: Some(launch), parts: None, index, sizes, ranks, row_bytes: None }
+    }
+
+    /// Packs what goes to each rank side by side; what comes back lies the same way, by sender.
+    pub(super) fn pack_exchange(&mut self, bucket: &Bucket, ranks: u64) -> Made {
+        let (inputs, index) = self.inputs(bucket);
+        let share = |emit: &Emitter<'_>, collective: NodeId| {
+            let all = elements_of(&emit.tensor(collective));
+            all.divide_exactly(ranks).expect("candidates exchange equally much with each rank")
+        };
+        let (flat, sizes) = self.pack_by_rank(&inputs, ranks, share);
+        let each = sum(&sizes).as_const().and_then(|each| i64::try_from(each).ok());
+        let each = Arg::Int(each.expect("candidates exchange amounts that are known and fit"));
+        let ty = self.emit.tensor(flat);
+        let launch = self.relaunch(bucket, flat, ty);
+        let mut args = self.emit.graph.args_of(launch).clone();
+        for splits in &mut args.positional[1..] {
+            *splits = Arg::List(vec![each.clone(); ranks as usize]);
+        }
+        let args = self.emit.graph.intern_args(args);
+        self.emit.graph.node_mut(launch).args = args;
+        Made { launch: Some(launch), parts: None, index, sizes, ranks, row_bytes: None }
+    }
+
+    /// Packs members so that what goes to each rank lies together: rows by rank, `share` of each member in a row.
+    fn pack_by_rank(
+        &mut self,
+        inputs: &[(NodeId, NodeId)],
+        ranks: u64,
+        share: impl Fn(&Emitter<'_>, NodeId) -> Dim,
+    ) -> (NodeId, Vec<Part>) {
+        let (mut parts, mut sizes) = (Vec::new(), Vec::new());
+        for &(input, collective) in inputs {
+            let share = share(&self.emit, collective);
+            let rows = self.rank_rows(input, collective, ranks, share.clone());
+            parts.push(rows);
+            sizes.push(Part { elements: share, source: Some(input) });
+        }
+        let table = self.table(inputs[0].0, ranks, sum(&sizes));
+        let packed = self.emit.cat(&parts, 1, table);
+        (self.flat(packed), sizes)
+    }
+
+    /// A scatter's input as `[ranks, share]`: row r is what rank r gets.
+    fn rank_rows(&mut self, input: NodeId, collective: NodeId, ranks: u64, share: Dim) -> NodeId {
+        let dim = match self.emit.graph.collective(collective).map(|c| c.kind) {
+            Some(CollectiveKind::ReduceScatter { dim, .. }) => dim as usize,
+            _ => 0,
+        };
+        let table = |tensor: NodeId| Shape {
+            dims: [Dim::Const(ranks), share.clone()].into_iter().collect(),
+            from: (tensor, vec![(0, Scale::Same); 2]),
+        };
+        if dim == 0 {
+            return self.emit.reshape(input, &table(input));
+        }
+        // [.., ranks * n, ..] as [.., ranks, n, ..], with the ranks moved to the front.
+        let ty = self.emit.tensor(input);
+        let mut dims = ty.shape.clone();
+        dims[dim] = dims[dim].divide_exactly(ranks).unwrap_or_else(|| dims[dim].clone());
+        dims.insert(dim, Dim::Const(ranks));
+        let from = (0..dims.len())
+            .map(|at| (at - usize::from(at > dim), if at == dim + 1 { Scale::Over(ranks) } else { Scale::Same }))
+            .collect();
+        let split = self.emit.reshape(input, &Shape { dims, from: (input, from) });
+        let mut order: Vec<usize> = (0..=ty.shape.len()).filter(|&at| at != dim).collect();
+        order.insert(0, dim);
+        let moved = self.emit.permute(split, &order);
+        self.emit.reshape(moved, &table(moved))
+    }
+
+    pub(super) fn coalesce(&mut self, bucket: &Bucket) -> Made {
+        let graph = &self.emit.graph;
+        let first = bucket.members[0].collective;
+        let inputs: Vec<NodeId> = bucket.members.iter().map(|m| graph.collective_inputs(m.collective)[0]).collect();
+        let rest = &graph.operands(first)[1..];
+        let args = with_list(graph.args_of(first), inputs.len() as u32);
+        let operands: Vec<NodeId> = inputs.iter().chain(rest).copied().collect();
+        let types = bucket.members.iter().map(|m| graph.type_of(m.collective).clone()).collect();
+        let op =
+            Collective { kind: bucket.key.kind, group: bucket.key.group, variant: bucket.key.variant, coalesced: true };
+        let stem = stems(bucket.key.kind).0;
+        let launch = self.emit.node(Op::Collective(op), stem, Type::Tuple(types), args, &operands);
+        for (index, member) in bucket.members.iter().enumerate() {
+            self.emit.become_item(member.collective, launch, index);
+        }
+        Made { launch: Some(launch), ..Made::default() }
+    }
+
+    /// A flat tensor like `model`.
+    fn vector(&self, model: NodeId, elements: Dim) -> TensorType {
+        self.emit.tensor(model).with_shape([elements].into_iter().collect())
+    }
+
+    /// A tensor like `model` with one row per rank.
+    fn table(&self, model: NodeId, ranks: u64, columns: Dim) -> TensorType {
+        self.emit.tensor(model).with_shape([Dim::Const(ranks), columns].into_iter().collect())
+    }
+}
+
+fn elements_of(ty: &TensorType) -> Dim {
+    ty.elements().expect("types are checked to fit when they are read")
+}
+
+fn times(dim: &Dim, factor: u64) -> Dim {
+    dim.checked_mul(&Dim::Const(factor)).expect("the result of a merged collective is checked to fit beforehand")
+}
+
+/// A collective's arguments with its one tensor replaced by a list of `count`; other operands move up.
+fn with_list(args: &Args, count: u32) -> Args {
+    fn shift(arg: &Arg, by: u32) -> Arg {
+        match arg {
+            Arg::Operand(index) => Arg::Operand(index + by),
+            Arg::List(items) => Arg::List(items.iter().map(|item| shift(item, by)).collect()),
+            other => other.clone(),
+        }
+    }
+    let list = Arg::List((0..count).map(Arg::Operand).collect());
+    let mut args = Args {
+        positional: args.positional.iter().map(|arg| shift(arg, count - 1)).collect(),
+        keyword: args.keyword.iter().map(|(key, arg)| (key.clone(), shift(arg, count - 1))).collect(),
+    };
+    match args.positional.first_mut().or_else(|| args.keyword.first_mut().map(|(_, arg)| arg)) {
+        Some(first) => *first = list,
+        None => args.positional.push(list),
+    }
+    args
+}
