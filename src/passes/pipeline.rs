@@ -32,14 +32,19 @@ impl Pass {
             Self::DedupeWaits => "dedupe-waits",
             Self::FoldTrivial => "fold-trivial",
             Self::DedupeCollectives => "dedupe-collectives",
-            Self::Bucket(options) => match options.kind {
-                BucketKind::AllGather => "bucket-all-gather",
-                BucketKind::ReduceScatter => "bucket-reduce-scatter",
-                BucketKind::AllReduce => "bucket-all-reduce",
-                BucketKind::Broadcast => "bucket-broadcast",
-                BucketKind::AllToAll => "bucket-all-to-all",
-            },
+            Self::Bucket(options) => bucket_name(options.kind),
         }
+    }
+}
+
+/// The name of the pass that buckets a kind.
+const fn bucket_name(kind: BucketKind) -> &'static str {
+    match kind {
+        BucketKind::AllGather => "bucket-all-gather",
+        BucketKind::ReduceScatter => "bucket-reduce-scatter",
+        BucketKind::AllReduce => "bucket-all-reduce",
+        BucketKind::Broadcast => "bucket-broadcast",
+        BucketKind::AllToAll => "bucket-all-to-all",
     }
 }
 
@@ -299,21 +304,14 @@ impl FromStr for Pipeline {
 }
 
 fn parse_pass(name: &str, options: &str) -> Result<Pass, PipelineParseError> {
-    let kind = match name {
-        "bucket-all-gather" => BucketKind::AllGather,
-        "bucket-reduce-scatter" => BucketKind::ReduceScatter,
-        "bucket-all-reduce" => BucketKind::AllReduce,
-        "bucket-broadcast" => BucketKind::Broadcast,
-        "bucket-all-to-all" => BucketKind::AllToAll,
-        _ => {
-            let plain = [Pass::DedupeWaits, Pass::FoldTrivial, Pass::DedupeCollectives];
-            let found = plain.into_iter().find(|pass| pass.name() == name);
-            let pass = found.ok_or_else(|| PipelineParseError::UnknownPass(name.to_owned()))?;
-            return match options.trim() {
-                "" => Ok(pass),
-                option => Err(PipelineParseError::UnknownOption { pass: name.to_owned(), option: option.to_owned() }),
-            };
-        }
+    let Some(kind) = BucketKind::ALL.into_iter().find(|&kind| bucket_name(kind) == name) else {
+        let plain = [Pass::DedupeWaits, Pass::FoldTrivial, Pass::DedupeCollectives];
+        let found = plain.into_iter().find(|pass| pass.name() == name);
+        let pass = found.ok_or_else(|| PipelineParseError::UnknownPass(name.to_owned()))?;
+        return match options.trim() {
+            "" => Ok(pass),
+            option => Err(PipelineParseError::UnknownOption { pass: name.to_owned(), option: option.to_owned() }),
+        };
     };
     let mut bucket = BucketOptions::new(kind);
     for option in options.split(',').map(str::trim).filter(|option| !option.is_empty()) {
