@@ -266,3 +266,17 @@ fn hard_edges_hold_in_the_listing_and_edges_name_nodes_of_the_graph() {
     graph.set_order(ids[..2].to_vec());
     refuses(&graph, "order edge `b` to `c`: `c` is not in the program order");
 }
+
+#[test]
+fn a_reshape_that_has_to_copy_reads_and_is_no_view() {
+    // The copy is made before the in-place reduce, so it is not in flight.
+    let copy = "x = input f32[4, 2]; t = transpose(x); y = reshape(t, [8]); s = all_reduce_(x, sum, G0:2)\n";
+    assert!(verify(&read(&format!("{copy}z = neg(y); w = wait(s); output(z, w)"))).is_ok());
+    // A view of it is.
+    let view = copy.replace("reshape(t, [8])", "reshape(t, [2, 2, 2])");
+    let error = verify(&read(&format!("{view}z = neg(y); w = wait(s); output(z, w)"))).unwrap_err().to_string();
+    assert!(error.contains("`z`") && error.contains("`s`"), "{error}");
+    // And a copy reads what is in flight.
+    let late = "x = input f32[4, 2]; t = transpose(x); s = all_reduce_(x, sum, G0:2); y = reshape(t, [8])\n";
+    assert!(verify(&read(&format!("{late}w = wait(s); output(y, w)"))).is_err());
+}

@@ -5,6 +5,7 @@ use super::entities::NodeId;
 use super::graph::Graph;
 use super::ops::{Collective, CollectiveKind, Op, Variant};
 use super::optable::split_target;
+use super::strides::view_strides;
 use super::types::{Dim, Dims, TensorType, Type};
 
 /// Operators that make a value like their tensor operands, element by element.
@@ -124,7 +125,13 @@ fn call_type(graph: &Graph, base: &str, args: &Args, operands: &[NodeId]) -> Opt
             Arg::DType(dtype) => TensorType { dtype: *dtype, ..input.clone() },
             _ => return None,
         },
-        "reshape" | "view" => input.with_shape(reshaped(input, args.positional.get(1)?)?),
+        "reshape" | "view" => {
+            let shape = reshaped(input, args.positional.get(1)?)?;
+            let strides = input.strides.as_ref().and_then(|_| view_strides(input, &shape));
+            // Else it is a copy.
+            let copy = input.with_shape(shape);
+            TensorType { strides: strides.or_else(|| copy.strides.clone()), ..copy }
+        }
         "transpose" => transposed(input, args)?,
         "slice" => sliced(input, args)?,
         "matmul" => product(input, graph.tensor(*operands.get(1)?)?)?,

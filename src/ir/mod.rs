@@ -9,6 +9,7 @@ pub mod json;
 mod names;
 pub mod ops;
 pub mod optable;
+pub mod strides;
 pub mod symexpr;
 pub mod text;
 pub mod types;

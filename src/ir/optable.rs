@@ -353,6 +353,23 @@ fn draws_for_attention(base: &str, args: &Args) -> bool {
         || args.get("dropout_p").is_some_and(nonzero)
 }
 
+/// Which element of a tuple a node takes, counted from the front; `None` where it is no such node, or no number says.
+#[must_use]
+pub fn element_index(graph: &Graph, id: NodeId) -> Option<u32> {
+    let Op::Call(target) = graph.node(id).op else { return None };
+    let (_, base, _) = split_target(graph.text(target));
+    if !matches!(base, "getitem" | "item" | "get_tuple_element") {
+        return None;
+    }
+    let index = graph.args_of(id).at(1, "index").and_then(Arg::as_int)?;
+    let tuple = *graph.operands(id).first()?;
+    let index = match graph.type_of(tuple) {
+        Type::Tuple(parts) if index < 0 => index.checked_add(i64::try_from(parts.len()).ok()?)?,
+        _ => index,
+    };
+    u32::try_from(index).ok()
+}
+
 /// If the node only changes the dtype of its operand, to which. A conversion that also moves devices, changes the
 /// layout or forces a copy is not one.
 #[must_use]

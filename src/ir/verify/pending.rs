@@ -4,11 +4,11 @@
 //! storages of its result pending, and a wait on any view of them makes them valid. One walk in program order.
 
 use super::VerifyError;
-use crate::ir::args::Arg;
 use crate::ir::entities::NodeId;
 use crate::ir::graph::Graph;
 use crate::ir::ops::{Collective, Op, Variant};
-use crate::ir::optable::{Alias, effects, split_target};
+use crate::ir::optable::{Alias, effects, element_index, split_target};
+use crate::ir::strides::must_copy;
 
 /// The storages of a value.
 #[derive(Clone, Copy)]
@@ -109,21 +109,18 @@ impl Walk<'_> {
     fn call(&mut self, id: NodeId, target: &str, errors: &mut Vec<VerifyError>) {
         let effects = effects(self.graph, id);
         let operands = self.graph.operands(id);
-        let (namespace, base, _) = split_target(target);
+        let copies = must_copy(self.graph, id);
+        let (namespace, ..) = split_target(target);
         // What a higher-order operator calls may wait by itself.
-        if !effects.is_view() && !effects.shape_only && namespace != "higher_order" {
+        if (!effects.is_view() || copies) && !effects.shape_only && namespace != "higher_order" {
             self.read_operands(id, errors);
         }
         let base_storages = match effects.alias {
-            Alias::Of(index) => operands.get(index as usize).map(|operand| self.of[operand.index()]),
-            Alias::Fresh | Alias::Any => None,
+            Alias::Of(index) if !copies => operands.get(index as usize).map(|operand| self.of[operand.index()]),
+            Alias::Of(_) | Alias::Fresh | Alias::Any => None,
         };
-        let element = matches!(base, "getitem" | "item" | "get_tuple_element").then(|| {
-            let index = self.graph.args_of(id).at(1, "index").and_then(Arg::as_int)?;
-            u32::try_from(index).ok()
-        });
         self.of[id.index()] = match base_storages {
-            Some(storages) => self.element(storages, element.flatten()),
+            Some(storages) => self.element(storages, element_index(self.graph, id)),
             None => self.fresh(1, None),
         };
     }
