@@ -161,3 +161,22 @@ fn a_write_in_flight_to_one_result_does_not_hold_up_its_neighbour() {
     let done = rewrite(text, "bucket-all-gather{cap=none}");
     assert_eq!(done.buckets(), [["g", "h"]]);
 }
+
+#[test]
+fn a_collective_in_a_region_is_no_duplicate_of_one_around_it() {
+    let text = "p = input f32[4]; g = all_reduce(p, sum, G0:2); w = wait(g)\n\
+                region call { h = all_reduce(p, sum, G0:2); v = wait(h) }\noutput(w)";
+    assert_eq!(rewrite(text, "dedupe-collectives").count("all_reduce"), 2);
+}
+
+#[test]
+fn what_a_hard_edge_puts_below_the_first_of_two_does_not_give_way_to_it() {
+    let text = "p = input f32[4]; g = all_reduce(p, sum, G0:2); w = wait(g); y = neg(p); v = wait(g)\n\
+                after(v, y)\noutput(w, y, add(v, 1.0))";
+    let waits =
+        |graph: &bucketeer::ir::Graph| graph.order().iter().filter(|&&id| graph.node(id).op == Op::Wait).count();
+    assert_eq!(waits(&rewrite(text, "dedupe-waits").graph), 2);
+    let text = "p = input f32[4]; g = all_reduce(p, sum, G0:2); w = wait(g); y = neg(p)\n\
+                h = all_reduce(p, sum, G0:2); v = wait(h)\nafter(h, y)\noutput(w, y, add(v, 1.0))";
+    assert_eq!(rewrite(text, "dedupe-collectives").count("all_reduce"), 2);
+}

@@ -30,3 +30,31 @@ pub(super) fn move_control(graph: &mut Graph, moved: impl Fn(NodeId) -> NodeId) 
 pub(super) fn move_control_to(graph: &mut Graph, replaced_by: &[Option<NodeId>]) {
     move_control(graph, |id| replaced_by.get(id.index()).copied().flatten().unwrap_or(id));
 }
+
+/// Which nodes hard edges tie to a place below another.
+pub(super) struct Tied {
+    /// By arena index.
+    position: Vec<u32>,
+    /// By arena index: the place of the last node that has to run before; empty if there are no hard edges.
+    after: Vec<Option<u32>>,
+}
+
+impl Tied {
+    pub fn of(graph: &Graph) -> Self {
+        let mut tied = Self { position: Vec::new(), after: Vec::new() };
+        for edge in graph.control.iter().filter(|edge| edge.strength == Strength::Hard) {
+            if tied.after.is_empty() {
+                tied.position = graph.positions();
+                tied.after = vec![None; graph.arena_len()];
+            }
+            let last = &mut tied.after[edge.after.index()];
+            *last = (*last).max(Some(tied.position[edge.before.index()]));
+        }
+        tied
+    }
+
+    /// Whether `node` may give way to `earlier`: nothing that has to run before it stands below that one.
+    pub fn may_give_way(&self, node: NodeId, earlier: NodeId) -> bool {
+        self.after.get(node.index()).copied().flatten().is_none_or(|after| after < self.position[earlier.index()])
+    }
+}

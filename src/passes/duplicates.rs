@@ -1,11 +1,12 @@
 //! The same tensor sent twice: opt-in, for it trades traffic for memory.
 //!
-//! Two functional collectives of one kind, group and arguments on one tensor have one result. The first is kept and
-//! stays alive until the last reader of both; how many bytes that keeps is reported. Left alone: collectives whose input
-//! or result is written anywhere, or of which both results leave the graph, since outputs must not come to share
-//! memory; and a first one in a region that does not enclose the second. Cost: linear.
+//! Two functional collectives of one kind, group, arguments and region on one tensor have one result. The first is kept
+//! and stays alive until the last reader of both; how many bytes that keeps is reported. Left alone: collectives whose
+//! input or result is written anywhere, or of which both results leave the graph, since outputs must not come to share
+//! memory; those whose waits stand in two regions; and those that a hard order edge puts below something that stands
+//! below the first. Cost: linear.
 
-use super::control::move_control_to;
+use super::control::{Tied, move_control_to};
 use crate::ir::{Dependencies, Graph, NodeId, Op, Variant};
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
@@ -32,6 +33,8 @@ pub fn dedupe_collectives(graph: &mut Graph, dependencies: &Dependencies) -> Dup
     let mut first = HashMap::<_, NodeId, FxBuildHasher>::default();
     let mut replaced_by = vec![None; graph.arena_len()];
     let mut stats = DuplicateStats::default();
+    let region = |id: NodeId| graph.node(id).region;
+    let tied = Tied::of(graph);
     for &id in graph.order() {
         let Some(wait) = waits[id.index()] else { continue };
         let Op::Collective(collective) = graph.node(id).op else { continue };
@@ -43,14 +46,13 @@ pub fn dedupe_collectives(graph: &mut Graph, dependencies: &Dependencies) -> Dup
         // Of operands that were themselves sent twice, the ones that stay.
         let operands: SmallVec<[NodeId; 2]> =
             graph.operands(id).iter().map(|operand| replaced_by[operand.index()].unwrap_or(*operand)).collect();
-        let earlier = *first.entry((collective, graph.node(id).args, operands)).or_insert(id);
+        let earlier = *first.entry((collective, graph.node(id).args, region(id), operands)).or_insert(id);
         let Some(serving) = waits[earlier.index()].filter(|_| earlier != id) else { continue };
         // Of the two waits, the one that stands first serves the readers of both.
         let (first_wait, other) =
             if position[serving.index()] < position[wait.index()] { (serving, wait) } else { (wait, serving) };
-        let region = |id: NodeId| graph.node(id).region;
-        let reaches = graph.encloses(region(first_wait), region(other)) && graph.encloses(region(earlier), region(id));
-        if reaches && !(escapes[serving.index()] && escapes[wait.index()]) {
+        let free = tied.may_give_way(id, earlier) && tied.may_give_way(other, first_wait);
+        if free && region(first_wait) == region(other) && !(escapes[serving.index()] && escapes[wait.index()]) {
             escapes[first_wait.index()] = escapes[serving.index()] || escapes[wait.index()];
             replaced_by[id.index()] = Some(earlier);
             replaced_by[other.index()] = Some(first_wait);

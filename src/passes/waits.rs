@@ -3,9 +3,10 @@
 //! A parametrisation may wait twice for one start, or wait for what another wait returned. The earliest wait in program
 //! order stands before all readers of all of them, so it serves; the others go, and their readers read it instead. A
 //! wait inside a region serves only nodes of that region. A wait is for all that was started on its storage, so one that
-//! stands below a later start on the same storage, in place or with `out`, is not the same wait. Cost: linear.
+//! stands below a later start on the same storage, in place or with `out`, is not the same wait. Nor does one go that a
+//! hard order edge puts below the earliest. Cost: linear.
 
-use super::control::move_control_to;
+use super::control::{Tied, move_control_to};
 use crate::ir::{Dependencies, Graph, NodeId, Op, Variant};
 
 /// Folds waits of one value into the earliest; returns how many went.
@@ -17,6 +18,7 @@ pub fn dedupe_waits(graph: &mut Graph) -> usize {
     let order = graph.order().to_vec();
     let mut kept = Vec::with_capacity(order.len());
     let mut starts = Starts::of(graph);
+    let tied = Tied::of(graph);
     for id in order {
         starts.pass(graph, id);
         for operand in graph.operands_mut(id) {
@@ -33,7 +35,9 @@ pub fn dedupe_waits(graph: &mut Graph) -> usize {
         let server = if is_wait { Some(waited) } else { serving[waited.index()] };
         match server {
             Some(server)
-                if graph.encloses(graph.node(server).region, graph.node(id).region) && !starts.any_since(server) =>
+                if graph.encloses(graph.node(server).region, graph.node(id).region)
+                    && !starts.any_since(server)
+                    && tied.may_give_way(id, server) =>
             {
                 replaced_by[id.index()] = Some(server);
                 gone += 1;
