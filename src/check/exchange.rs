@@ -6,7 +6,8 @@
 //!   The dtype of the elements is part of the term: a cast is never moved across a sum.
 //! - **scatter**: the table's row of this rank, reduced: a range of columns becomes the same range of [`Term::Shard`].
 //! - over a group of one rank, the tensor itself;
-//! - **all-to-all, permute**: not followed, [`Term::Exchange`].
+//! - **all-to-all of equal parts**: row r of the result is this rank's row of rank r's table, [`Term::Turned`];
+//! - **other all-to-alls, permute**: not followed, [`Term::Exchange`].
 
 use super::flat::{Flat, Piece};
 use super::int::{Int, ONE, product};
@@ -15,16 +16,19 @@ use super::pattern::{self, Pattern};
 use super::terms::{Context, GroupKey, Merge, Tensor, Term};
 use crate::ir::{CollectiveKind, ReduceOp};
 
-/// The result for one input; `None` where the collective cannot be followed.
+/// The result for one input; `None` where the collective cannot be followed. `even` says of an all-to-all that all parts
+/// are equal.
 pub(super) fn result(
     context: &mut Context<'_>,
     kind: CollectiveKind,
     group: GroupKey,
     input: &Tensor,
+    even: bool,
 ) -> Option<Tensor> {
     let size = context.groups[group.0 as usize].1;
     match kind {
         CollectiveKind::AllGather { .. } | CollectiveKind::ReduceScatter { .. } if size.is_none() => None,
+        CollectiveKind::AllToAll if even => turned(context, group, i64::from(size?), input),
         CollectiveKind::AllToAll | CollectiveKind::Permute => None,
         CollectiveKind::AllGather { dim } => gather(context, group, i64::from(size?), dim as usize, input),
         _ if size == Some(1) => Some(input.clone()),
@@ -117,4 +121,23 @@ fn scatter(
     }
     let flat = Flat { rows: ONE, width: table.width, pieces: pieces.into() };
     Some(Tensor { dtype: input.dtype, shape, flat: flat.normalize()? })
+}
+
+fn turned(context: &mut Context<'_>, group: GroupKey, size: i64, input: &Tensor) -> Option<Tensor> {
+    if size == 1 || input.flat.pieces.is_empty() {
+        return Some(input.clone());
+    }
+    let table = context.with_rows(&input.flat, &Int::Known(size))?;
+    let mut pieces = Vec::with_capacity(table.pieces.len());
+    for piece in table.pieces.iter() {
+        let data = context.leaf(piece.leaf);
+        let (dtype, bytes) = (data.dtype, data.bytes.clone()?);
+        let term = Term::Turned(group, piece.leaf, Box::new(piece.outer.clone()));
+        let leaf = context.intern_leaf(term, dtype, Some(bytes.mul(&Int::Known(size))?));
+        let mut outer = Pattern::new();
+        pattern::push(&mut outer, Int::Known(size), bytes)?;
+        pieces.push(Piece { leaf, outer, ..piece.clone() });
+    }
+    let flat = Flat { rows: table.rows, width: table.width, pieces: pieces.into() };
+    Some(Tensor { dtype: input.dtype, shape: input.shape.clone(), flat: flat.normalize()? })
 }

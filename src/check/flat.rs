@@ -16,6 +16,9 @@ pub(super) struct Leaf(pub u32);
 /// Most pieces that a table may fall into when its rows are written out.
 const MAX_PIECES: usize = 1 << 16;
 
+/// Most lengths of a repeated row that are tried.
+const MOST_PERIODS: usize = 4;
+
 /// A range of columns.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Piece {
@@ -96,7 +99,8 @@ impl Flat {
         self.rows.mul(&self.width)
     }
 
-    /// Joins neighbours that are one run, and gives a table of one piece its one row.
+    /// Joins neighbours that are one run, gives pieces that repeat a row for each turn, and a table of one piece its one
+    /// row.
     pub fn normalize(mut self) -> Option<Self> {
         if self.width.is(0) || self.rows.is(0) {
             return Some(Self::empty());
@@ -114,6 +118,8 @@ impl Flat {
         }
         if let Some(piece) = self.in_turns() {
             self.pieces = Rc::new([piece]);
+        } else if let Some(table) = self.in_rows() {
+            self = table;
         }
         if let ([piece], false) = (&*self.pieces, self.rows.is(1)) {
             let mut run = piece.outer.clone();
@@ -140,6 +146,31 @@ impl Flat {
         pattern::push(&mut inner, turns.clone(), step)?;
         pattern::extend(&mut inner, &first.inner)?;
         Some(Piece { inner, bytes: first.bytes.mul(&turns)?, ..first.clone() })
+    }
+
+    /// The table with a row for each turn, if the pieces are turns of the same few, each evenly far apart.
+    fn in_rows(&self) -> Option<Self> {
+        let alike =
+            |a: &Piece, b: &Piece| a.leaf == b.leaf && a.bytes == b.bytes && a.inner == b.inner && a.outer == b.outer;
+        let first = self.pieces.first()?;
+        let again = (2..=self.pieces.len() / 2).filter(|&at| alike(first, &self.pieces[at]));
+        again.take(MOST_PERIODS).find_map(|period| {
+            let turns = Int::Known(i64::try_from(self.pieces.len() / period).ok()?);
+            let step = |at: usize| self.pieces[at + period].offset.sub(&self.pieces[at].offset);
+            let follows = |at: usize| {
+                alike(&self.pieces[at], &self.pieces[at - period]) && step(at - period) == step(at % period)
+            };
+            if !self.pieces.len().is_multiple_of(period) || !(period..self.pieces.len()).all(follows) {
+                return None;
+            }
+            let mut pieces = Vec::with_capacity(period);
+            for at in 0..period {
+                let mut piece = self.pieces[at].clone();
+                pattern::push(&mut piece.outer, turns.clone(), step(at)?)?;
+                pieces.push(piece);
+            }
+            Some(Self { rows: self.rows.mul(&turns)?, width: self.width.div(&turns)?, pieces: pieces.into() })
+        })
     }
 
     /// The columns from `from` to before `to`, of all rows.

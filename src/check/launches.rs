@@ -33,6 +33,7 @@ enum Transfer {
     Reduce(ReduceOp, DType),
     ReduceTo(ReduceOp, u32, DType),
     Broadcast(u32),
+    AllToAll,
     /// Not followed: only the whole is compared.
     Other(CollectiveKind, u32),
 }
@@ -73,6 +74,7 @@ fn class(context: &Context<'_>, walked: &Walked<'_>, launch: &Launch, val: Val) 
         (CollectiveKind::AllReduce { op }, Some(dtype)) => Transfer::Reduce(op, dtype),
         (CollectiveKind::Reduce { op, root }, Some(dtype)) => Transfer::ReduceTo(op, root, dtype),
         (CollectiveKind::Broadcast { root }, Some(_)) => Transfer::Broadcast(root),
+        (CollectiveKind::AllToAll, Some(_)) if launch.even => Transfer::AllToAll,
         (kind, _) => Transfer::Other(kind, exchange_call(context, walked, launch)),
     };
     Class { kind, group: launch.group, region: walked.graph.node(launch.node).region }
@@ -103,6 +105,10 @@ fn pieces(context: &mut Context<'_>, launch: &Launch, val: Val) -> Rc<[Piece]> {
             CollectiveKind::ReduceScatter { dim, .. } => {
                 let size = context.groups[launch.group.0 as usize].1?;
                 scatter_table(context, i64::from(size), dim as usize, &tensor)?
+            }
+            CollectiveKind::AllToAll if launch.even => {
+                let size = context.groups[launch.group.0 as usize].1?;
+                context.with_rows(&tensor.flat, &Int::Known(i64::from(size)))?
             }
             CollectiveKind::AllToAll | CollectiveKind::Permute => return None,
             _ => {

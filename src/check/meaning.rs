@@ -142,17 +142,20 @@ pub(super) struct Class {
     pub followed: bool,
     /// Whether the value depends on who asks: memory that is never written.
     pub names_memory: bool,
+    /// Whether it refuses to copy: `view` of sizes.
+    pub only_views: bool,
 }
 
 impl Class {
     pub fn of(target: &str) -> Self {
-        let (namespace, base, _) = split_target(target);
+        let (namespace, base, overload) = split_target(target);
         // Arithmetic of sizes; that of tensors is not followed.
         let arithmetic = matches!(base, "mul" | "add" | "sub" | "floordiv" | "neg");
         let tensors = arithmetic && !matches!(namespace, "operator" | "builtins" | "");
         Self {
             followed: FOLLOWED.contains(&base) && !tensors,
             names_memory: base.contains("empty") || base == "_pre_bucket_all_gather",
+            only_views: base == "view" && overload != "dtype",
         }
     }
 }
@@ -160,6 +163,9 @@ impl Class {
 /// The value of a call, or `None` where it is taken as a value of its own.
 pub(super) fn of(context: &mut Context<'_>, call: &Call<'_>) -> Option<Val> {
     let (namespace, base, overload) = split_target(call.target);
+    if !is_where_stated(call) {
+        return None;
+    }
     if let Some(dtype) = call.cast {
         let tensor = tensor_of(context, *call.operands.first()?)?;
         return tensor_val(context, |context| layout::cast(context, &tensor, dtype));
@@ -182,6 +188,21 @@ pub(super) fn of(context: &mut Context<'_>, call: &Call<'_>) -> Option<Val> {
         return Some(val);
     }
     tensor_val(context, |context| moved(context, call, namespace, base, overload))
+}
+
+/// Whether the device that a call asks for is the stated one; `cuda` is any of them.
+fn is_where_stated(call: &Call<'_>) -> bool {
+    let stated = call.ty.as_tensor().and_then(|tensor| tensor.device.as_deref());
+    let (Some(stated), Some(asked)) = (stated, call.args.get("device")) else { return true };
+    let (kind, index) = match asked {
+        Arg::Str(name) | Arg::Word(name) => (&**name, None),
+        Arg::Apply(_, args) => {
+            (args.at(0, "type").and_then(Arg::as_str).unwrap_or(""), args.at(1, "index").and_then(Arg::as_int))
+        }
+        _ => return true,
+    };
+    let rest = stated.strip_prefix(kind);
+    rest.is_some_and(|rest| index.map_or(rest.is_empty() || rest.starts_with(':'), |index| rest == format!(":{index}")))
 }
 
 fn tensor_val<'g>(context: &mut Context<'g>, make: impl FnOnce(&mut Context<'g>) -> Option<Tensor>) -> Option<Val> {
@@ -412,11 +433,23 @@ fn numbered_dtype(number: i64) -> Option<DType> {
 fn filled(context: &mut Context<'_>, call: &Call<'_>, base: &str) -> Option<Val> {
     let like = base.ends_with("_like") || base.starts_with("new_");
     let plain = base.strip_prefix("new_").or_else(|| base.strip_suffix("_like")).unwrap_or(base);
+    if !matches!(plain, "empty" | "empty_strided" | "empty_permuted" | "zeros" | "ones" | "full") {
+        return None;
+    }
     let Type::Tensor(ty) = call.ty else { return None };
-    let shape = super::terms::shape_of(ty)?;
+    let source = if like { Some(call.tensor(context, 0, "self")?) } else { None };
+    let shape = match &source {
+        Some(source) if base.ends_with("_like") => source.shape.clone(),
+        _ => call.ints(context, call.args.at(usize::from(like), "size"))?.into_iter().collect(),
+    };
+    let dtype = match call.args.get("dtype") {
+        Some(Arg::DType(dtype)) => *dtype,
+        // The default is not in the graph.
+        _ => source.map_or(ty.dtype, |source| source.dtype),
+    };
     let text = match plain {
         "empty" | "empty_strided" | "empty_permuted" => {
-            let tensor = unset_range(context, call.name, ty.dtype, shape, &ZERO)?;
+            let tensor = unset_range(context, call.name, dtype, shape, &ZERO)?;
             return Some(context.intern(Value::Tensor(tensor)));
         }
         "zeros" => "0".to_owned(),
@@ -426,7 +459,7 @@ fn filled(context: &mut Context<'_>, call: &Call<'_>, base: &str) -> Option<Val>
         "full" => fill_text(call.args.at(1, "fill_value")?)?,
         _ => return None,
     };
-    let tensor = constant(context, &text, ty.dtype, shape)?;
+    let tensor = constant(context, &text, dtype, shape)?;
     Some(context.intern(Value::Tensor(tensor)))
 }
 

@@ -15,6 +15,7 @@
 //!         | Ranks(group, leaf)            all ranks' bytes of the leaf, in rank order
 //!         | Merged(op, group, leaf)       element by element over the ranks
 //!         | Shard(op, group, leaf, rows)  the same from this rank's row of a table on
+//!         | Turned(group, leaf, rows)         this rank's rows of all ranks' tables, in rank order
 //!         | Exchange(kind, group, value) | Whole(value)       not followed further
 //! ```
 //!
@@ -33,6 +34,7 @@
 //! all_gather             range of leaf L  ->  the same range of Ranks(L), a row for each rank; any dimension
 //! all_reduce, broadcast  range of leaf L  ->  the same range of Merged(L)
 //! reduce_scatter         column range of the table of chunks  ->  the same range of Shard(L); any dimension
+//! all_to_all             column range of the table of equal parts  ->  the same range of Turned(L)
 //! coalesced forms        each input by itself
 //! wait                   the value itself
 //! over one rank, or of no bytes        the input
@@ -123,7 +125,13 @@ fn compare<'g>(context: &mut Context<'g>, before: &'g Graph, after: &'g Graph, o
         .map_err(|mismatch| unmatched(context, &source, &result, &mismatch))?;
     order::check(&source, &result, &assignment, options.launches_may_move)
         .map_err(|disorder| disordered(&source, &result, &assignment, &disorder))?;
+    readiness(&source, &result)?;
     let shared = outputs::shared(&source, &result);
+    if let Some(node) = result.foreign {
+        let reason =
+            format!("the source does not call `{}` so, and it is not followed or not as stated", after.target_of(node));
+        return Err(stopped(after, Side::After, Stop::Undecided { node, reason }));
+    }
     let name = |id: NodeId| after.name_of(id).to_owned();
     if let (Some(first), false) = (shared.first(), options.outputs_may_share) {
         let term = format!("shares memory with `{}`", name(first.with));
@@ -227,6 +235,7 @@ fn values<'g>(context: &Context<'g>, source: &Walked<'g>, result: &Walked<'g>) -
             return Err(value_difference(context, source, result, What::Output { index, names }, a, b));
         }
     }
+    output_devices(source, result)?;
     for (&(id, a), &(_, b)) in source.inputs.iter().zip(&result.inputs) {
         if a != b {
             let name = source.graph.name_of(id).to_owned();
@@ -240,6 +249,39 @@ fn values<'g>(context: &Context<'g>, source: &Walked<'g>, result: &Walked<'g>) -
         }
     }
     Ok(())
+}
+
+/// Outputs are where they were, as far as it is stated.
+fn output_devices(source: &Walked<'_>, result: &Walked<'_>) -> Check {
+    let (Some(old), Some(new)) = (source.output, result.output) else { return Ok(()) };
+    for (index, (&a, &b)) in source.graph.operands(old).iter().zip(result.graph.operands(new)).enumerate() {
+        let device = |graph: &Graph, id| graph.tensor(id).and_then(|tensor| tensor.device.clone());
+        if let (Some(x), Some(y)) = (device(source.graph, a), device(result.graph, b))
+            && x != y
+        {
+            let names = [source.graph.name_of(a), result.graph.name_of(b)].map(str::to_owned);
+            let term = |node: &String, device: &str| Term { node: Some(node.clone()), text: format!("is on {device}") };
+            let (before, after) = (term(&names[0], &x), term(&names[1], &y));
+            return Err(different(What::Output { index, names }, before, after));
+        }
+    }
+    Ok(())
+}
+
+/// An output that was waited for still is.
+fn readiness(source: &Walked<'_>, result: &Walked<'_>) -> Check {
+    let pairs = source.unready.iter().zip(&result.unready).enumerate();
+    let lost = pairs.filter_map(|(index, (old, new))| new.filter(|_| old.is_none()).map(|new| (index, new))).next();
+    let (Some((index, launch)), Some(old), Some(new)) = (lost, source.output, result.output) else { return Ok(()) };
+    let name = |walked: &Walked<'_>, output| walked.graph.name_of(walked.graph.operands(output)[index]).to_owned();
+    Err(different(
+        What::Wait,
+        Term { node: Some(name(source, old)), text: format!("output {index} is waited for") },
+        Term {
+            node: Some(name(result, new)),
+            text: format!("is the result of `{}`, which is not waited for", result.graph.name_of(launch)),
+        },
+    ))
 }
 
 fn value_difference<'g>(

@@ -54,7 +54,7 @@ fn waits(before: &Walked<'_>, after: &Walked<'_>, assignment: &Assignment) -> Re
     for (index, (launch, places)) in before.launches.iter().zip(&assignment.of).enumerate() {
         for (part, place) in places.iter().enumerate() {
             let Some((to, slot)) = *place else { continue };
-            let waited = before.pending[launch.pending as usize + part].waited && !launch.trivial;
+            let waited = before.pending[launch.pending as usize + part].waited;
             if waited && !after.pending[after.launches[to].pending as usize + slot].waited {
                 return Err(Disorder::Wait(index, to));
             }
@@ -260,11 +260,18 @@ fn control(before: &Walked<'_>, after: &Walked<'_>, assignment: &Assignment) -> 
             waits.entry(on).or_insert(image);
         }
     }
+    // Also where several launches became one.
+    let mut waits_of_result: HashMap<NodeId, NodeId, FxBuildHasher> = HashMap::default();
+    for &id in after.graph.order().iter().filter(|&&id| after.graph.node(id).op == Op::Wait) {
+        if let Some(&on) = after.graph.operands(id).first() {
+            waits_of_result.entry(on).or_insert(id);
+        }
+    }
     let image = |id: NodeId| match moved.get(&id) {
         Some(Some(node)) => Some(*node),
         _ => named(id).or_else(|| {
             let on = before.graph.operands(id).first().filter(|_| before.graph.node(id).op == Op::Wait)?;
-            waits.get(on).copied()
+            waits.get(on).or_else(|| waits_of_result.get(&(*moved.get(on)?)?)).copied()
         }),
     };
     let positions = after.graph.positions();

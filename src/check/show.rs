@@ -131,6 +131,10 @@ impl Show<'_, '_> {
                 let name = format!("reduce_scatter {op} in {} by {stride}", self.group(*group));
                 self.around(out, &name, *inner, depth);
             }
+            Term::Turned(group, inner, rows) => {
+                let stride = rows.last().map_or(super::int::ZERO, |step| step.stride.clone());
+                self.around(out, &format!("all_to_all in {} by {stride}", self.group(*group)), *inner, depth);
+            }
             Term::Exchange(kind, _, group, val) => {
                 let _ = write!(out, "{} in {}(", kind.name(), self.group(*group));
                 self.deeper(out, depth, |out, depth| self.value(out, *val, depth));
@@ -209,6 +213,7 @@ impl Show<'_, '_> {
                 | Term::Ranks(_, inner)
                 | Term::Merged(_, _, inner)
                 | Term::Shard(_, _, inner, _)
+                | Term::Turned(_, inner, _)
                 | Term::Moved(_, inner) => {
                     leaf = *inner;
                 }

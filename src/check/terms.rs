@@ -3,8 +3,9 @@
 use super::flat::{Flat, Leaf};
 use super::int::{Int, ONE, ZERO, product};
 use super::pattern::{self, Pattern};
+use super::walk::Role;
 use crate::ir::{Arg, Args, CollectiveKind, DType, ReduceOp, SymExpr, TensorType, Type};
-use hashbrown::{HashMap, HashTable};
+use hashbrown::{HashMap, HashSet, HashTable};
 use rustc_hash::{FxBuildHasher, FxHasher};
 use smallvec::SmallVec;
 use std::hash::{Hash, Hasher};
@@ -74,6 +75,9 @@ pub(super) enum Term {
     /// The ranks' elements of a leaf made one, from this rank's row on: byte `a` is byte `a` of the reduced leaf, plus
     /// what the pattern skips to this rank.
     Shard(ReduceOp, GroupKey, Leaf, Box<Pattern>),
+    /// This rank's row of all ranks' tables, in rank order: byte `a` of part `r` is byte `a` of rank r's leaf, plus what
+    /// the pattern skips to this rank.
+    Turned(GroupKey, Leaf, Box<Pattern>),
     /// What a collective makes of a value that is not followed further; the call has the arguments.
     Exchange(CollectiveKind, u32, GroupKey, Val),
     /// The bytes of a value in order, not followed further.
@@ -117,6 +121,8 @@ pub(super) struct Context<'g> {
     args: HashMap<&'g Args, u32, FxBuildHasher>,
     types: HashMap<Type, u32, FxBuildHasher>,
     exchanges: Vec<(CollectiveKind, GroupKey)>,
+    /// Views of the source that could not be if its tensors were dense where nothing is said.
+    loose_views: HashSet<u32, FxBuildHasher>,
     /// Groups by name and size.
     pub groups: Vec<(&'g str, Option<u32>)>,
     /// By value: the first node with it, in the source and in the result; `u32::MAX` is none.
@@ -174,6 +180,7 @@ impl<'g> Context<'g> {
             args: HashMap::default(),
             types: HashMap::default(),
             exchanges: Vec::new(),
+            loose_views: HashSet::default(),
             groups: Vec::new(),
             origins: Vec::new(),
         }
@@ -259,6 +266,18 @@ impl<'g> Context<'g> {
             self.exchanges.push((kind, group));
             self.exchanges.len() - 1
         }) as u32
+    }
+
+    /// Whether the source has a view that cannot be, as far as is known: strides then lie otherwise than is said.
+    pub fn is_loose_view(&mut self, call: u32, role: Role) -> bool {
+        if role == Role::Before {
+            self.loose_views.insert(call);
+        }
+        self.loose_views.contains(&call)
+    }
+
+    pub fn call_count(&self) -> usize {
+        self.calls.len()
     }
 
     pub fn call(&self, index: u32) -> &CallRecord {

@@ -12,8 +12,8 @@ use super::layout::{self, tensor_of};
 use super::meaning::{self, Call, Class};
 use super::memory::{EffectTable, Memory};
 use super::terms::{Context, GroupKey, Term, Val, Value};
-use crate::ir::optable::{Alias, Effects, Fence, pure_cast, split_target};
-use crate::ir::{Arg, CollectiveKind, Graph, Name, NodeId, Op, RegionId, Type};
+use crate::ir::optable::{Alias, Effects, Fence, element_index, pure_cast, split_target};
+use crate::ir::{CollectiveKind, Graph, Name, NodeId, Op, RegionId, Type};
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
 
@@ -42,6 +42,8 @@ pub(super) struct Launch {
     pub node: NodeId,
     pub kind: CollectiveKind,
     pub group: GroupKey,
+    /// Of an all-to-all: whether all its parts are equal.
+    pub even: bool,
     /// What it sends.
     pub inputs: Vec<Val>,
     /// Its results in flight: the first, then one for each input.
@@ -71,6 +73,8 @@ pub(super) struct Walked<'g> {
     pub output: Option<NodeId>,
     /// Values of the output's operands at the end.
     pub outputs: Vec<Val>,
+    /// For each of these, the collective whose result it is, if that is not waited for.
+    pub unready: Vec<Option<NodeId>>,
     /// The memory that each of these is in.
     pub roots: Vec<Root>,
     /// The states of random numbers and of the world at the end.
@@ -81,6 +85,8 @@ pub(super) struct Walked<'g> {
     pub hazards: Vec<(usize, NodeId)>,
     /// By arena index: a number for memory that is written, `u32::MAX` for other; empty if nothing is.
     pub written: Vec<u32>,
+    /// Of the result: the first call whose meaning is not followed and that the source does not make.
+    pub foreign: Option<NodeId>,
     /// Ranges and pieces looked at.
     pub pieces: usize,
     pub effects: EffectTable,
@@ -105,6 +111,8 @@ pub(super) struct Walk<'g, 'c> {
     splits: HashMap<NodeId, Option<Val>, FxBuildHasher>,
     fences: u32,
     operands: Vec<Val>,
+    /// Calls from this number on are not of the other graph.
+    first_call: usize,
 }
 
 type Step<T = ()> = Result<T, Stop>;
@@ -122,6 +130,7 @@ pub(super) fn walk<'g>(context: &mut Context<'g>, graph: &'g Graph, role: Role) 
     let effects = EffectTable::of(graph);
     let memory = Memory::of(graph, &effects);
     let groups = graph.groups().iter().map(|group| context.group(&group.name, group.size)).collect();
+    let first_call = context.call_count();
     let states = [false, true].map(|world| context.whole(Term::State(world), &Type::Unknown));
     let found = Walked {
         graph,
@@ -131,11 +140,13 @@ pub(super) fn walk<'g>(context: &mut Context<'g>, graph: &'g Graph, role: Role) 
         inputs: Vec::new(),
         output: None,
         outputs: Vec::new(),
+        unready: Vec::new(),
         roots: Vec::new(),
         states,
         ranks: Vec::new(),
         hazards: Vec::new(),
         written: memory.written_classes(),
+        foreign: None,
         pieces: 0,
         effects,
     };
@@ -154,6 +165,7 @@ pub(super) fn walk<'g>(context: &mut Context<'g>, graph: &'g Graph, role: Role) 
         splits: HashMap::default(),
         fences: 0,
         operands: Vec::new(),
+        first_call,
     };
     for (position, &id) in graph.order().iter().enumerate() {
         if let Some(output) = walk.found.output {
@@ -241,6 +253,7 @@ impl<'g> Walk<'g, '_> {
         let operands = self.found.graph.operands(id);
         let values: Step<Vec<Val>> = operands.iter().map(|&operand| self.read(operand, id)).collect();
         self.found.outputs = values?;
+        self.found.unready = operands.iter().map(|&operand| self.first_in_flight(operand)).collect();
         self.found.roots = self.roots(operands);
         self.found.output = Some(id);
         Ok(())
@@ -270,13 +283,19 @@ impl<'g> Walk<'g, '_> {
         found
     }
 
+    /// The collective of the first result in flight that a value is of and that is not waited for.
+    fn first_in_flight(&mut self, node: NodeId) -> Option<NodeId> {
+        let mut found = self.in_flight_of(node).into_iter().map(|pending| self.found.pending[pending as usize]);
+        found.find(|pending| !pending.waited).map(|pending| pending.node)
+    }
+
     /// Whether the first of these is a result that is not waited for.
     fn is_in_flight(&mut self, operands: &[NodeId]) -> bool {
         let Some(&first) = operands.first() else { return false };
         if self.in_flight[first.index()].1 == 0 && self.memory.is_empty() {
             return false;
         }
-        self.in_flight_of(first).into_iter().any(|pending| !self.found.pending[pending as usize].waited)
+        self.first_in_flight(first).is_some()
     }
 
     /// Elements of a value in flight must not be read.
@@ -284,14 +303,13 @@ impl<'g> Walk<'g, '_> {
         if self.in_flight[operand.index()].1 == 0 && self.memory.is_empty() {
             return Ok(());
         }
-        for pending in self.in_flight_of(operand) {
-            let pending = self.found.pending[pending as usize];
-            if !pending.waited {
-                let started = self.found.graph.name_of(pending.node);
-                return fault(id, format!("reads the result of `{started}` before it is waited for"));
+        match self.first_in_flight(operand) {
+            Some(started) => {
+                let started = self.found.graph.name_of(started);
+                fault(id, format!("reads the result of `{started}` before it is waited for"))
             }
+            None => Ok(()),
         }
-        Ok(())
     }
 
     fn call(&mut self, id: NodeId, position: usize, target: Name) -> Step {
@@ -320,7 +338,7 @@ impl<'g> Walk<'g, '_> {
         if let Alias::Of(index) = effects.alias
             && let Some(&base) = operands.get(index as usize)
         {
-            self.in_flight[id.index()] = self.part_in_flight(id, base, target);
+            self.in_flight[id.index()] = self.part_in_flight(id, base);
         }
         if self.memory.is_live(id, position) {
             self.allocate(id, val)?;
@@ -329,13 +347,9 @@ impl<'g> Walk<'g, '_> {
     }
 
     /// Which results in flight a view of `base` is of: one element of a list, or all.
-    fn part_in_flight(&mut self, id: NodeId, base: NodeId, target: Name) -> (u32, u32) {
+    fn part_in_flight(&mut self, id: NodeId, base: NodeId) -> (u32, u32) {
         let graph = self.found.graph;
-        let (_, operator, _) = split_target(graph.text(target));
-        let element = matches!(operator, "getitem" | "item" | "get_tuple_element")
-            .then(|| graph.args_of(id).at(1, "index").and_then(Arg::as_int))
-            .flatten()
-            .and_then(|index| u32::try_from(index).ok());
+        let element = element_index(graph, id);
         // A view that leaves memory behind keeps what is in flight into it.
         if let Some(place) = self.memory.place(base) {
             let storages = match (self.context.value(place), element) {
@@ -400,6 +414,10 @@ impl<'g> Walk<'g, '_> {
         self.read_operands(id)?;
         let count = self.operands.len();
         let key = self.key_with_state(id, target, effects.fence);
+        // Equal values may lie otherwise.
+        if self.class(target).only_views && self.view_cannot_be(id) && !self.context.is_loose_view(key, self.role) {
+            return fault(id, "is a view of a tensor whose strides allow only a copy");
+        }
         if let Some(result) = self.context.call(key).result
             && !self.class(target).names_memory
         {
@@ -407,21 +425,31 @@ impl<'g> Walk<'g, '_> {
         }
         let operands = std::mem::take(&mut self.operands);
         let meaning = self.meaning(id, target, &operands[..count]);
-        let impossible = self.role == Role::After && meaning.is_some() && self.view_cannot_be(id, target);
         self.operands = operands;
-        if impossible {
-            return fault(id, "is a view of a tensor whose strides allow only a copy");
-        }
         let graph = self.found.graph;
         let val = match meaning {
             Some(val) => {
                 self.check_type(id, val)?;
+                if !self.is_as_stated(val, graph.type_of(id)) {
+                    self.note_foreign(id, key);
+                }
                 val
             }
-            None => self.context.whole(Term::Call(key), graph.type_of(id)),
+            None => {
+                self.note_foreign(id, key);
+                self.context.whole(Term::Call(key), graph.type_of(id))
+            }
         };
         self.context.set_result(key, val);
         Ok(val)
+    }
+
+    /// A call that is not followed, or whose sizes are stated otherwise, may be one that cannot run, so the result makes
+    /// none that the source does not.
+    fn note_foreign(&mut self, id: NodeId, key: u32) {
+        if self.role == Role::After && key as usize >= self.first_call {
+            self.found.foreign.get_or_insert(id);
+        }
     }
 
     fn class(&mut self, target: Name) -> Class {
@@ -468,20 +496,54 @@ impl<'g> Walk<'g, '_> {
 
     /// Whether what was found agrees with what the graph states.
     fn check_type(&self, id: NodeId, val: Val) -> Step {
-        let graph = self.found.graph;
-        let (Value::Tensor(tensor), Type::Tensor(stated)) = (self.context.value(val), graph.type_of(id)) else {
-            return Ok(());
-        };
-        let clash = |(found, stated): (&Int, &crate::ir::Dim)| matches!((found.known(), stated.as_const()), (Some(a), Some(b)) if u64::try_from(a) != Ok(b));
-        let same = tensor.dtype == stated.dtype
-            && tensor.shape.len() == stated.shape.len()
-            && !tensor.shape.iter().zip(&stated.shape).any(clash);
-        if same {
-            return Ok(());
+        let stated = self.found.graph.type_of(id);
+        match self.clash(val, stated) {
+            Some(found) => fault(id, format!("is stated to be {stated}, but makes {found}")),
+            None => Ok(()),
         }
-        let sizes: Vec<String> = tensor.shape.iter().map(Int::to_string).collect();
-        let found = format!("{}[{}]", tensor.dtype.short_name(), sizes.join(", "));
-        fault(id, format!("is stated to be {stated}, but makes {found}"))
+    }
+
+    /// Whether the sizes of a value are the stated ones, whatever the symbols are.
+    fn is_as_stated(&self, val: Val, stated: &Type) -> bool {
+        match (self.context.value(val), stated) {
+            (Value::Tensor(tensor), Type::Tensor(stated)) => {
+                super::terms::shape_of(stated).is_some_and(|stated| tensor.shape == stated)
+            }
+            (Value::Int(found), Type::SymInt(stated)) => found == stated,
+            (Value::Tuple(parts), Type::Tuple(stated)) => {
+                parts.iter().zip(stated).all(|(&part, stated)| self.is_as_stated(part, stated))
+            }
+            _ => true,
+        }
+    }
+
+    /// What a value is, or a part of it, where that is not what is stated.
+    fn clash(&self, val: Val, stated: &Type) -> Option<String> {
+        // Of sizes with symbols: one is larger wherever the symbols are positive.
+        let differ = |found: &Int, stated: &Int| found.compare(stated).is_some_and(std::cmp::Ordering::is_ne);
+        match (self.context.value(val), stated) {
+            (Value::Tensor(tensor), Type::Tensor(stated)) => {
+                let mut sizes = tensor.shape.iter().zip(&stated.shape);
+                let clash = tensor.dtype != stated.dtype
+                    || tensor.shape.len() != stated.shape.len()
+                    || sizes.any(|(found, dim)| Int::from_dim(dim).is_some_and(|stated| differ(found, &stated)));
+                clash.then(|| {
+                    let sizes: Vec<String> = tensor.shape.iter().map(Int::to_string).collect();
+                    format!("{}[{}]", tensor.dtype.short_name(), sizes.join(", "))
+                })
+            }
+            (Value::Int(found), Type::SymInt(stated)) => {
+                let (found, stated) = (Int::from_expr(found.clone()), Int::from_expr(stated.clone()));
+                differ(&found, &stated).then(|| format!("Sym({found})"))
+            }
+            (Value::Tuple(parts), Type::Tuple(stated)) if parts.len() != stated.len() => {
+                Some(format!("{} parts", parts.len()))
+            }
+            (Value::Tuple(parts), Type::Tuple(stated)) => {
+                parts.iter().zip(stated).find_map(|(&part, stated)| self.clash(part, stated))
+            }
+            _ => None,
+        }
     }
 
     /// A view whose memory is still to be written.
@@ -499,7 +561,7 @@ impl<'g> Walk<'g, '_> {
         self.operands = operands;
         let val = self.pure(id, target, &effects)?;
         self.set(id, val);
-        self.in_flight[id.index()] = self.part_in_flight(id, base, target);
+        self.in_flight[id.index()] = self.part_in_flight(id, base);
         let Some(view) = view else {
             let operator = graph.text(target);
             return undecided(id, format!("`{operator}` of memory that is written later is not followed"));
@@ -520,7 +582,7 @@ impl<'g> Walk<'g, '_> {
         }
         let val = self.pure(id, target, effects)?;
         self.set(id, val);
-        self.in_flight[id.index()] = self.part_in_flight(id, base, target);
+        self.in_flight[id.index()] = self.part_in_flight(id, base);
         if let Some(&place) = self.elements.get(&(base, val)) {
             self.memory.set_place(id, place);
         } else if let Some(place) = self.allocate(id, val)? {

@@ -208,7 +208,8 @@ impl Tensor {
 /// Whether two lists of strides place the elements alike.
 #[must_use]
 pub fn same_layout(sizes: &[usize], a: &[usize], b: &[usize]) -> bool {
-    sizes.contains(&0) || (0..sizes.len()).all(|at| sizes[at] == 1 || a[at] == b[at])
+    let belong = a.len() == sizes.len() && b.len() == sizes.len();
+    belong && (sizes.contains(&0) || (0..sizes.len()).all(|at| sizes[at] == 1 || a[at] == b[at]))
 }
 
 fn view_strides(old_sizes: &[usize], old_strides: &[usize], sizes: &[usize]) -> Option<Vec<usize>> {

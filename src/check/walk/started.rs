@@ -2,9 +2,10 @@
 
 use super::{Launch, Pending, Step, Walk, fault, undecided};
 use crate::check::exchange;
+use crate::check::int::Int;
 use crate::check::layout::tensor_of;
 use crate::check::terms::{Tensor, Term, Val, Value};
-use crate::ir::{Collective, CollectiveKind, NodeId, RegionId, Type, Variant};
+use crate::ir::{Arg, Collective, CollectiveKind, NodeId, RegionId, Type, Variant};
 
 /// Target of the look-ups of collectives: no operator has it.
 const EXCHANGE: u32 = u32::MAX;
@@ -22,7 +23,8 @@ impl Walk<'_, '_> {
         }
         self.read_operands(id)?;
         let inputs = self.operands[..sent].to_vec();
-        let results = self.results(id, collective, &inputs)?;
+        let even = self.is_even(id, collective, inputs[0]);
+        let results = self.results(id, collective, &inputs, even)?;
         let group = self.groups[collective.group.index()];
         let pending = self.found.pending.len() as u32;
         let empty = |val: &Val| self.context.tensor(*val).is_some_and(|tensor| tensor.flat.pieces.is_empty());
@@ -34,7 +36,7 @@ impl Walk<'_, '_> {
         }
         let kind = collective.kind;
         let fences = self.fences;
-        self.found.launches.push(Launch { node: id, kind, group, inputs, pending, trivial, fences });
+        self.found.launches.push(Launch { node: id, kind, group, even, inputs, pending, trivial, fences });
         self.in_flight[id.index()] = (pending, sent as u32);
         let launch = self.found.launches.len() - 1;
         for (part, &input) in graph.collective_inputs(id).iter().enumerate() {
@@ -65,8 +67,28 @@ impl Walk<'_, '_> {
         }
     }
 
+    /// Whether an all-to-all gives each rank as many rows: no lists, empty ones, or lists that say so.
+    fn is_even(&self, id: NodeId, collective: Collective, input: Val) -> bool {
+        let args = self.found.graph.args_of(id);
+        let size = self.context.groups[self.groups[collective.group.index()].0 as usize].1;
+        let rows = self.context.tensor(input).and_then(|tensor| tensor.shape.first());
+        let (Some(size), Some(rows), CollectiveKind::AllToAll) = (size, rows, collective.kind) else { return false };
+        let Some(part) = rows.div(&Int::Known(i64::from(size))) else { return false };
+        [(1, "output_split_sizes"), (2, "input_split_sizes")].into_iter().all(|(place, name)| {
+            match args.at(place, name) {
+                None | Some(Arg::None) => true,
+                Some(Arg::List(items)) if items.is_empty() => true,
+                Some(Arg::List(items)) => {
+                    items.len() == size as usize
+                        && items.iter().all(|item| item.as_int().is_some_and(|rows| part.is(rows)))
+                }
+                Some(_) => false,
+            }
+        })
+    }
+
     /// What a collective makes of each input.
-    fn results(&mut self, id: NodeId, collective: Collective, inputs: &[Val]) -> Step<Vec<Val>> {
+    fn results(&mut self, id: NodeId, collective: Collective, inputs: &[Val], even: bool) -> Step<Vec<Val>> {
         let group = self.groups[collective.group.index()];
         let mut results = Vec::with_capacity(inputs.len());
         for (place, &input) in inputs.iter().enumerate() {
@@ -75,7 +97,7 @@ impl Walk<'_, '_> {
             let val = match self.context.call(lookup).result {
                 Some(val) => val,
                 None => {
-                    let val = self.result(id, collective, place, input);
+                    let val = self.result(id, collective, place, input, even);
                     if !matches!(collective.kind, CollectiveKind::AllToAll | CollectiveKind::Permute) {
                         self.context.set_result(lookup, val);
                     }
@@ -91,17 +113,18 @@ impl Walk<'_, '_> {
     }
 
     /// What a collective makes of one input.
-    fn result(&mut self, id: NodeId, collective: Collective, place: usize, input: Val) -> Val {
+    fn result(&mut self, id: NodeId, collective: Collective, place: usize, input: Val, even: bool) -> Val {
         let graph = self.found.graph;
         let group = self.groups[collective.group.index()];
         let tensor = tensor_of(self.context, input);
-        let made = tensor.and_then(|tensor| exchange::result(self.context, collective.kind, group, &tensor));
+        let made = tensor.and_then(|tensor| exchange::result(self.context, collective.kind, group, &tensor, even));
         if let Some(tensor) = made {
             self.found.pieces += tensor.flat.pieces.len();
             return self.context.intern(Value::Tensor(tensor));
         }
         let (target, args) = (self.context.text(graph.target_of(id)), self.context.args_id(graph.args_of(id)));
         let key = self.context.intern_call(target, args, 0, &self.operands);
+        self.note_foreign(id, key);
         let ty = match graph.type_of(id) {
             Type::Tuple(parts) if collective.coalesced => parts.get(place).unwrap_or(&Type::Unknown),
             ty => ty,

@@ -4,8 +4,8 @@ use super::Walk;
 use crate::check::flat::Piece;
 use crate::check::layout::{self, tensor_of};
 use crate::check::terms::{Tensor, Term, Val, Value};
-use crate::ir::optable::{Alias, split_target};
-use crate::ir::{Arg, Graph, Name, NodeId, Op};
+use crate::ir::optable::{Alias, element_index, split_target};
+use crate::ir::{Name, NodeId, Op};
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
 
@@ -40,13 +40,9 @@ impl Walk<'_, '_> {
         }
     }
 
-    /// Whether `view` is asked for where only a copy would do: PyTorch refuses to run it.
-    pub(super) fn view_cannot_be(&mut self, id: NodeId, target: Name) -> bool {
+    /// Whether only a copy would do for this `view`: PyTorch refuses to run it.
+    pub(super) fn view_cannot_be(&mut self, id: NodeId) -> bool {
         let graph = self.found.graph;
-        let (_, operator, overload) = split_target(graph.text(target));
-        if operator != "view" || overload == "dtype" {
-            return false;
-        }
         let from = graph.operands(id).first().copied().and_then(|base| self.by_strides(base, 0));
         let shape = graph.tensor(id).and_then(crate::check::terms::shape_of);
         let view = from.zip(shape).and_then(|(from, shape)| layout::reshape(&from, &shape));
@@ -165,13 +161,4 @@ impl Walk<'_, '_> {
         let operand = into.get(element as usize).and_then(|&index| graph.operands(tuple).get(index as usize));
         operand.map_or(own, |&operand| Ok(operand))
     }
-}
-
-fn element_index(graph: &Graph, id: NodeId) -> Option<u32> {
-    let (_, operator, _) = split_target(graph.target_of(id));
-    let element = matches!(operator, "getitem" | "item" | "get_tuple_element");
-    element
-        .then(|| graph.args_of(id).at(1, "index").and_then(Arg::as_int))
-        .flatten()
-        .and_then(|i| u32::try_from(i).ok())
 }

@@ -19,6 +19,9 @@ impl Walk<'_, '_> {
             effects.writes.iter().map(|&index| index as usize).collect()
         };
         let known = self.known_write(id, target, written.len());
+        if known.is_none() {
+            self.note_foreign(id, key);
+        }
         let mut places = Vec::with_capacity(written.len());
         for (part, &index) in written.iter().enumerate() {
             let node = operands[index];

@@ -1,0 +1,123 @@
+//! What the checker got wrong and `tests/fuzz_prove.rs` found, each as its smallest pair of graphs.
+
+use bucketeer::check::{Verdict, prove};
+use bucketeer::ir::Graph;
+use bucketeer::ir::text::parse;
+use bucketeer::passes::Pipeline;
+
+fn read(text: &str) -> Graph {
+    parse(text).unwrap_or_else(|error| panic!("{error}\nin:\n{text}"))
+}
+
+/// What is said of `before` with `from` replaced by `to`.
+fn changed(before: &str, from: &str, to: &str) -> Verdict {
+    assert!(before.contains(from), "{from}");
+    prove(&read(before), &read(&before.replacen(from, to, 1)))
+}
+
+fn refused(before: &str, from: &str, to: &str, because: &str) {
+    let verdict = changed(before, from, to);
+    assert!(!verdict.is_equal() && verdict.to_string().contains(because), "{verdict}");
+}
+
+#[test]
+fn a_call_that_nobody_reads_and_that_cannot_run_is_refused() {
+    let list = "x = input f32[4]; c = all_reduce_coalesced([x, x], sum, G0:2); a = getitem(c, 0); b = getitem(c, 1)\n\
+                v = wait(a); w = wait(b); output(v)";
+    refused(list, "getitem(c, 1)", "getitem(c, 5) : f32[4]", "cannot decide: result, `b`: the source does not call");
+    let pairs = "x = input f32[0]; c = permute(x, [[0, 1], [1, 0]], G0:2); w = wait(c); output(x)";
+    refused(pairs, "[1, 0]", "[2, 0]", "the source does not call `permute_tensor` so");
+}
+
+#[test]
+fn a_filled_tensor_has_the_sizes_and_the_device_that_are_asked_for() {
+    let full = "x = input f32[0]cuda:0\nf = aten.full.default([0], 0, dtype=f32, device=@device(type='cuda', index=0)) : \
+                f32[0]cuda:0\noutput(x, f)";
+    assert!(prove(&read(full), &read(full)).is_equal());
+    refused(full, "[0], 0,", "[2], 0,", "is stated to be f32[0]cuda:0, but makes f32[2]");
+    refused(full, "index=0", "index=1", "the source does not call `aten.full.default` so");
+    let moved = full.replace("index=0", "index=1").replace(": f32[0]cuda:0", ": f32[0]cuda:1");
+    let verdict = prove(&read(full), &read(&moved)).to_string();
+    assert!(verdict.contains("`f`: is on cuda:0") && verdict.contains("`f`: is on cuda:1"), "{verdict}");
+}
+
+#[test]
+fn sizes_that_clash_are_refused() {
+    let text = "s = symbol hint=2; x = input f32[s, s]; c = all_gather(x, G0:2); w = wait(c); output(x)";
+    let stated = text.replace("all_gather(x, G0:2)", "all_gather(x, G0:2) : f32[2*s, s]");
+    refused(&stated, "G0:2)", "G0:2, dim=1)", "is stated to be f32[2*s, s], but makes f32[s, 2*s]");
+    let text = "x = input f32[8, 3]; n = aten.sym_size.int(x, 1) : Sym(3); output(x)";
+    refused(text, "(x, 1)", "(x, 0)", "`n`: is stated to be Sym(3), but makes Sym(8)");
+    let text = text.replace("f32[8, 3]", "f32[4*s, 3]");
+    refused(&text, "(x, 1)", "(x, 0)", "`n`: the source does not call");
+    let parts = "x = input f32[8]; s = aten.split_with_sizes.default(x, [3, 5]) : (f32[3], f32[5]); output(x)";
+    refused(parts, "[3, 5]", "[5, 3]", "but makes f32[5]");
+}
+
+#[test]
+fn an_output_in_flight_is_refused_even_where_nothing_moves() {
+    let alone = "x = input f32[4]; c = all_reduce(x, sum, G0:1); w = wait(c); output(w)";
+    refused(alone, "w = wait(c); output(w)", "output(c)", "a wait is dropped");
+    let empty = alone.replace("f32[4]", "f32[0]").replace("G0:1", "G0:2");
+    refused(&empty, "w = wait(c); output(w)", "output(c)", "`c`, which is not waited for");
+}
+
+#[test]
+fn a_wait_on_an_element_counted_from_the_end_is_for_that_element_alone() {
+    let list = "x = input f32[4]; y = input f32[4]; c = all_reduce_coalesced([x, y], sum, G0:2)\n\
+                a = getitem(c, 0); b = getitem(c, -1); v = wait(a); w = wait(b); output(v, w)";
+    assert!(prove(&read(list), &read(&list.replace("-1", "1"))).is_equal());
+    refused(list, "v = wait(a); w = wait(b); output(v, w)", "w = wait(b); output(a, w)", "a wait is dropped");
+}
+
+#[test]
+fn a_view_of_an_equal_value_that_lies_otherwise_is_refused() {
+    let text = "x = input f32[2, 4]; s = aten.split_with_sizes.default(x, [2, 2], 1) : (f32[2, 2][4, 1], f32[2, 2][4, 1])\n\
+                a = getitem(s, 0); c = aten.clone.default(a) : f32[2, 2]; d = aten.clone.default(a) : f32[2, 2]\n\
+                v = aten.view.default(c, [4]) : f32[4]; w = aten.view.default(d, [4]) : f32[4]; output(v, w)";
+    refused(text, "d = aten.clone", "d = aten.alias", "is a view of a tensor whose strides allow only a copy");
+}
+
+/// Merged by a pipeline, and proven.
+fn proven(text: &str, pipeline: &str) {
+    let before = read(text);
+    let mut after = before.clone();
+    pipeline.parse::<Pipeline>().unwrap().run(&mut after).unwrap();
+    assert!(after != before);
+    let verdict = prove(&before, &after);
+    assert!(verdict.is_equal(), "{verdict}");
+}
+
+#[test]
+fn merged_all_to_alls_are_followed() {
+    let text = "x = input f32[4]; y = input f32[4, 3]\nc = all_to_all(x, [2, 2], [], G0:2) : f32[4]\n\
+                d = all_to_all(y, [], [], G0:2) : f32[4, 3]\n\
+                w = wait(c); v = wait(d); output(w, v)";
+    proven(text, "bucket-all-to-all{cap=none}");
+    // Swapped chunks are not the same, nor is what all ranks send instead.
+    for (from, to) in [("output(w, v)", "output(wait(all_to_all(w, G0:2)), v)"), ("[2, 2], []", "[1, 3], [3, 1]")] {
+        assert!(!changed(text, from, to).is_equal(), "{to}");
+    }
+    let mut after = read(text);
+    "bucket-all-to-all{cap=none}".parse::<Pipeline>().unwrap().run(&mut after).unwrap();
+    let merged = bucketeer::ir::text::print(&after);
+    let minor = merged.replacen("cat.default([reshape, reshape_1], 1)", "cat.default([reshape_1, reshape], 1)", 1);
+    assert!(minor != merged && !prove(&read(text), &read(&minor)).is_equal());
+}
+
+#[test]
+fn rows_that_repeat_are_the_same_written_out() {
+    // A row of `x` is replaced, so a gather along the columns makes rows of several runs; the buffer writes them out.
+    let text = "x = input f16[3, 4]; y = input f16[4]; r = slice(x, 0, 1); s = all_reduce_(r, sum, G1:4); w = wait(x)\n\
+                g = all_gather(w, G1:4, dim=1); h = wait(g); a = all_reduce(y, sum, G0:2); b = all_reduce(h, sum, G0:2)\n\
+                output(wait(a), wait(b))";
+    proven(text, "bucket-all-reduce{cap=none}");
+}
+
+#[test]
+fn an_edge_moves_with_the_wait_of_a_collective_that_another_serves_for() {
+    let text = "x = input f32[4]; y = input f32[4]; g = all_reduce(x, sum, G0:2); h = all_reduce(x, sum, G0:2)\n\
+                v = wait(g); w = wait(h); k = all_gather(y, G0:2); u = wait(k)\nafter(k, w)\n\
+                output(add(v, 1.0), add(w, 2.0), u)";
+    proven(text, "dedupe-collectives");
+}
