@@ -180,3 +180,87 @@ fn members_that_are_neighbours_in_one_tensor_stay_apart() {
     let Verdict::Equal(proof) = verdict else { panic!("{verdict}") };
     assert_eq!((proof.stats.launches_before, proof.stats.launches_after), (2, 1));
 }
+
+#[test]
+fn merged_all_to_alls_are_proven_and_wrong_ones_refused() {
+    let before = "x = input f32[4]; y = input f32[8, 2]\n\
+                  s = all_to_all(x, [2, 2], [], G:2) : f32[4]; t = all_to_all(y, [4, 4], [4, 4], G:2) : f32[8, 2]\n\
+                  w = wait(s) : f32[4]; v = wait(t) : f32[8, 2]\noutput(w, v)";
+    let mut merged = native(before);
+    "bucket-all-to-all{cap=none}".parse::<Pipeline>().unwrap().run(&mut merged).unwrap();
+    assert!(prove(&native(before), &merged).is_equal());
+    // What each rank gets is packed one member after the other, not part by part.
+    let after = |pack: &str, first: &str, second: &str| {
+        format!(
+            "x = input f32[4]; y = input f32[8, 2]\n{pack}b = all_to_all(p, [10, 10], [10, 10], G:2) : f32[20]\n\
+             c = wait(b) : f32[20]\nr = aten.reshape.default(c, [2, 10]) : f32[2, 10]\n\
+             i = aten.slice.Tensor(r, 1, {first}) : f32[2, 2][10, 1]; j = aten.slice.Tensor(r, 1, {second}) : f32[2, 8][10, 1]\n\
+             k = aten.clone.default(i, memory_format=torch.contiguous_format) : f32[2, 2]\n\
+             l = aten.clone.default(j, memory_format=torch.contiguous_format) : f32[2, 8]\n\
+             w = aten.view.default(k, [4]) : f32[4]; v = aten.view.default(l, [8, 2]) : f32[8, 2]\noutput(w, v)"
+        )
+    };
+    let by_part = "m = aten.reshape.default(x, [2, 2]) : f32[2, 2]; n = aten.reshape.default(y, [2, 8]) : f32[2, 8]\n\
+                   q = aten.cat.default([m, n], 1) : f32[2, 10]; p = aten.reshape.default(q, [20]) : f32[20]\n";
+    let by_member = "n = aten.reshape.default(y, [16]) : f32[16]; p = aten.cat.default([x, n]) : f32[20]\n";
+    assert_eq!(said(before, &after(by_part, "0, 2", "2, 10")).lines().next(), Some("equal: 2 launches became 1"));
+    let swapped = "m = aten.reshape.default(x, [2, 2]) : f32[2, 2]; n = aten.reshape.default(y, [2, 8]) : f32[2, 8]\n\
+                   q = aten.cat.default([n, m], 1) : f32[2, 10]; p = aten.reshape.default(q, [20]) : f32[20]\n";
+    for wrong in [after(by_member, "0, 2", "2, 10"), after(swapped, "0, 2", "2, 10"), after(by_part, "8, 10", "0, 8")] {
+        assert!(matches!(prove(&native(before), &native(&wrong)), Verdict::Different(_)), "{wrong}");
+    }
+    // Parts of other sizes are another exchange.
+    let uneven = before.replace("[4, 4], [4, 4]", "[5, 3], [5, 3]");
+    assert!(!prove(&native(before), &native(&uneven)).is_equal());
+    assert!(prove(&native(&uneven), &native(&uneven)).is_equal());
+}
+
+#[test]
+fn a_second_wait_that_an_edge_holds_below_something_stays_there() {
+    let of = |edges: &str| {
+        native(&format!(
+            "p = input f32[4]; q = input f32[4]; g = all_gather(p, G0:2); w = wait(g); h = relu(q); v = wait(g)\n{edges}\
+             output(relu(w), relu(v), h)"
+        ))
+    };
+    // Where the first wait stands below what holds the second, one is enough.
+    for (edges, waits) in
+        [("after(v, h)\n", 2), ("", 1), ("after(v, q)\n", 1), ("after(v, g)\n", 1), ("after(v, w)\n", 2)]
+    {
+        let mut after = of(edges);
+        "dedupe-waits".parse::<Pipeline>().unwrap().run(&mut after).unwrap();
+        let found = after.order().iter().filter(|&&id| after.node(id).op == bucketeer::ir::Op::Wait).count();
+        assert_eq!(found, waits, "{edges}");
+        let verdict = prove(&of(edges), &after);
+        assert!(verdict.is_equal(), "{edges}{verdict}");
+    }
+}
+
+#[test]
+fn a_reader_of_a_size_that_an_edge_holds_below_a_member_stays_below_the_bucket() {
+    let of = |edge: &str| {
+        format!(
+            "x = input f32[4]; y = input f32[4]\ns = all_reduce(x, sum, G:2); n = aten.sym_numel.default(s) : Sym(4)\n{edge}\
+             m = relu(y); t = all_reduce(m, sum, G:2); w = wait(s); v = wait(t)\noutput(w, v, n)"
+        )
+    };
+    for edge in ["", "after(n, s)\n"] {
+        let mut after = native(&of(edge));
+        "bucket-all-reduce{cap=none}".parse::<Pipeline>().unwrap().run(&mut after).unwrap();
+        let verdict = prove(&native(&of(edge)), &after);
+        assert!(verdict.is_equal(), "{edge}{verdict}\n{}", bucketeer::ir::text::print(&after));
+    }
+}
+
+#[test]
+fn an_edge_goes_along_with_the_nearest_wait_that_stands_for_its_own() {
+    let before = native(
+        "x = input f32[4]\nc = broadcast_(x, 1, G:2); w = wait(c); m = mul_(x, 3); d = broadcast_(x, 1, G:2)\n\
+         v = wait(c); u = wait(c)\nafter(u, m)\noutput(w, m, d, v, u)",
+    );
+    let mut after = before.clone();
+    "dedupe-waits".parse::<Pipeline>().unwrap().run(&mut after).unwrap();
+    assert!(after.order().len() < before.order().len());
+    let verdict = prove(&before, &after);
+    assert!(verdict.is_equal(), "{verdict}");
+}

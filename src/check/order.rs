@@ -253,11 +253,15 @@ fn control(before: &Walked<'_>, after: &Walked<'_>, assignment: &Assignment) -> 
         moved.insert(launch.node, found.or(claimed));
     }
     let named = |id: NodeId| names.get(before.graph.name_of(id)).copied();
-    // Of several waits on one result, one may stand for all.
+    // Of several waits on one result, one may stand for those below it.
     let mut waits: HashMap<NodeId, NodeId, FxBuildHasher> = HashMap::default();
+    let mut last: HashMap<NodeId, NodeId, FxBuildHasher> = HashMap::default();
     for &id in before.graph.order().iter().filter(|&&id| before.graph.node(id).op == Op::Wait) {
-        if let (Some(&on), Some(image)) = (before.graph.operands(id).first(), named(id)) {
-            waits.entry(on).or_insert(image);
+        let Some(&on) = before.graph.operands(id).first() else { continue };
+        if let Some(image) = named(id) {
+            last.insert(on, image);
+        } else if let Some(&image) = last.get(&on) {
+            waits.insert(id, image);
         }
     }
     // Also where several launches became one.
@@ -271,7 +275,7 @@ fn control(before: &Walked<'_>, after: &Walked<'_>, assignment: &Assignment) -> 
         Some(Some(node)) => Some(*node),
         _ => named(id).or_else(|| {
             let on = before.graph.operands(id).first().filter(|_| before.graph.node(id).op == Op::Wait)?;
-            waits.get(on).or_else(|| waits_of_result.get(&(*moved.get(on)?)?)).copied()
+            waits.get(&id).or_else(|| waits_of_result.get(&(*moved.get(on)?)?)).copied()
         }),
     };
     let positions = after.graph.positions();

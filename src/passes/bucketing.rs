@@ -7,8 +7,8 @@
 //! the wait are harmless, because they read the shape, which follows from the input: `sym_size` and `sym_numel`.
 
 use super::filter::{Filter, Readers, only_wait, waited_elsewhere};
-use super::remarks::Remarks;
-use super::select::{Candidate, Caps, PlanGraph, Policy, select};
+use super::remarks::{Remarks, Scope};
+use super::select::{Candidate, Caps, PlanGraph, Policy, Selection, select};
 use crate::ir::{CollectiveKind, DType, Dependencies, Graph, GroupId, NodeId, ProcessGroup, RegionId, Type, Variant};
 use indexmap::IndexSet;
 
@@ -252,6 +252,11 @@ impl BucketPlan {
 pub fn plan(graph: &Graph, dependencies: &Dependencies, options: &BucketOptions) -> BucketPlan {
     let view = View::new(graph, dependencies, options);
     let selection = select(&view, options.policy, &options.caps);
+    planned(&view, &selection, options, Scope::OneGraph)
+}
+
+/// The plan that a selection stands for.
+pub(super) fn planned(view: &View<'_>, selection: &Selection, options: &BucketOptions, scope: Scope) -> BucketPlan {
     let bucket = |slots: &Vec<usize>| Bucket {
         key: view.entry(slots[0]).key,
         members: slots
@@ -263,7 +268,7 @@ pub fn plan(graph: &Graph, dependencies: &Dependencies, options: &BucketOptions)
             .collect(),
     };
     let buckets: Vec<Bucket> = selection.buckets.iter().map(bucket).collect();
-    let remarks = Remarks::new(&view, &selection).all();
+    let remarks = Remarks::new(view, selection, scope).all();
     BucketPlan { options: options.clone(), buckets, remarks }
 }
 
@@ -303,7 +308,7 @@ pub(super) struct View<'a> {
 }
 
 impl<'a> View<'a> {
-    fn new(graph: &'a Graph, dependencies: &'a Dependencies, options: &BucketOptions) -> Self {
+    pub(super) fn new(graph: &'a Graph, dependencies: &'a Dependencies, options: &BucketOptions) -> Self {
         let readers = Readers::of(graph, options.kind);
         let filter = Filter::of(graph, options);
         let elsewhere = waited_elsewhere(graph, dependencies);
@@ -352,6 +357,30 @@ impl<'a> View<'a> {
         &self.entries[self.index[slot] as usize]
     }
 
+    /// What there is to know of the slot's collective, if it is a candidate.
+    pub(super) fn candidate_at(&self, slot: usize) -> Option<&Entry> {
+        self.entries.get(self.index[slot] as usize)
+    }
+
+    /// Why the slot's collective is no candidate, if it is one of the kind.
+    pub(super) fn excluded(&self, slot: usize) -> Option<&Reason> {
+        let nth = self.seen_at(slot)?;
+        self.seen[nth].1.as_ref()
+    }
+
+    /// Makes the slot's collective none of the candidates.
+    pub(super) fn exclude(&mut self, slot: usize, reason: Reason) {
+        if let Some(nth) = self.seen_at(slot) {
+            self.index[slot] = u32::MAX;
+            self.seen[nth].1.get_or_insert(reason);
+        }
+    }
+
+    /// The place of a slot among those that were seen, which stand in the order of the slots.
+    fn seen_at(&self, slot: usize) -> Option<usize> {
+        self.seen.binary_search_by_key(&slot, |(id, _)| self.dependencies.slot_of(*id)).ok()
+    }
+
     pub(super) fn node(&self, slot: usize) -> NodeId {
         self.dependencies.node(slot).expect("a candidate's slot holds a node")
     }
@@ -369,7 +398,7 @@ impl PlanGraph for View<'_> {
     }
 
     fn candidate(&self, node: usize) -> Option<Candidate<BucketKey>> {
-        let entry = self.entries.get(self.index[node] as usize)?;
+        let entry = self.candidate_at(node)?;
         Some(Candidate { key: entry.key, bytes: entry.bytes, wait: entry.wait })
     }
 }

@@ -29,8 +29,10 @@ use super::bucketing::{Bucket, BucketPlan, Member, Mode, Unpack};
 use super::control::move_control;
 use super::emit::Emitter;
 use super::filter::reads_size_only;
-use super::order::{Adjusted, Cycle, Reordering, reorder};
-use crate::ir::{Arg, Args, Collective, CollectiveKind, Dependencies, Dim, Graph, Meta, NodeId, Op, Slot, Type};
+use super::order::{Adjusted, Cycle, Members, Reordering, reorder};
+use crate::ir::{
+    Arg, Args, Collective, CollectiveKind, Dependencies, Dim, Graph, Meta, NodeId, Op, Slot, Strength, Type,
+};
 use indexmap::IndexSet;
 
 /// What a merge did.
@@ -76,21 +78,42 @@ pub fn merge(graph: &mut Graph, dependencies: &Dependencies, plan: &BucketPlan) 
     }
     check_sums(graph, plan)?;
     let readers = SizeReaders::of(graph, &plan.buckets);
-    let adjusted = readers.adjusted(dependencies);
-    let slot = |member: &Member| dependencies.slot_of(member.collective);
-    let slots: Vec<Vec<usize>> = plan.buckets.iter().map(|bucket| bucket.members.iter().map(slot).collect()).collect();
-    let kind = plan.buckets[0].key.kind;
-    let late = !matches!(kind, CollectiveKind::AllGather { .. } | CollectiveKind::Broadcast { .. });
-    let order = reorder(dependencies, &slots, &adjusted, late).map_err(|Cycle { bucket }| MergeError::Cycle {
+    let order =
+        reorder(dependencies, &slots_of(dependencies, plan), &readers.adjusted(graph, dependencies), late(plan));
+    let order = order.map_err(|Cycle { bucket }| MergeError::Cycle {
         members: plan.buckets[bucket].members.iter().map(|m| graph.name_of(m.collective).to_owned()).collect(),
     })?;
+    Ok(merge_in_order(graph, dependencies, plan, readers, &order))
+}
+
+/// Applies a plan whose sums are checked, with its launches in the places that `order` gives them.
+pub(super) fn merge_in_order(
+    graph: &mut Graph,
+    dependencies: &Dependencies,
+    plan: &BucketPlan,
+    readers: SizeReaders,
+    order: &Reordering,
+) -> MergeReport {
     let mut rewrite = Rewrite::new(graph, dependencies, plan, readers, order.slots.len());
-    rewrite.run(dependencies, &order);
-    Ok(rewrite.finish(order.moved))
+    rewrite.run(dependencies, order);
+    let moved = order.moved.iter().filter(|&&slot| dependencies.node(slot).is_some()).count();
+    rewrite.finish(moved)
+}
+
+/// The slots of each bucket's members, in pack order.
+fn slots_of(dependencies: &Dependencies, plan: &BucketPlan) -> Vec<Members> {
+    let slot = |member: &Member| dependencies.slot_of(member.collective);
+    plan.buckets.iter().map(|bucket| bucket.members.iter().map(slot).collect()).collect()
+}
+
+/// Whether launches of the plan's kind stand at their last member where the better place is not worth finding.
+pub(super) fn late(plan: &BucketPlan) -> bool {
+    let kind = plan.buckets.first().map(|bucket| bucket.key.kind);
+    !matches!(kind, Some(CollectiveKind::AllGather { .. } | CollectiveKind::Broadcast { .. }))
 }
 
 /// Readers of members' sizes, which will read the size from the member's input instead.
-struct SizeReaders {
+pub(super) struct SizeReaders {
     /// By reader: what the member does, and its input. (In mode `coalesced` the member's node changes its meaning.)
     of: hashbrown::HashMap<NodeId, (Collective, NodeId), rustc_hash::FxBuildHasher>,
     /// The same in program order: member, reader and the member's input.
@@ -101,7 +124,7 @@ struct SizeReaders {
 }
 
 impl SizeReaders {
-    fn of(graph: &Graph, buckets: &[Bucket]) -> Self {
+    pub(super) fn of(graph: &Graph, buckets: &[Bucket]) -> Self {
         let mut wait_of = vec![None; graph.arena_len()];
         for member in buckets.iter().flat_map(|bucket| &bucket.members) {
             wait_of[member.collective.index()] = Some(member.wait);
@@ -128,11 +151,21 @@ impl SizeReaders {
         readers
     }
 
-    fn adjusted(&self, dependencies: &Dependencies) -> Adjusted {
+    /// What the merge changes in the order of the graph. A reader that a hard control edge holds below the member stays
+    /// there.
+    pub(super) fn adjusted(&self, graph: &Graph, dependencies: &Dependencies) -> Adjusted {
         let mut adjusted = Adjusted::default();
+        let hard = graph.control.iter().filter(|edge| edge.strength == Strength::Hard);
+        let held: hashbrown::HashSet<(NodeId, NodeId), rustc_hash::FxBuildHasher> = if self.list.is_empty() {
+            hashbrown::HashSet::default()
+        } else {
+            hard.map(|edge| (edge.before, edge.after)).collect()
+        };
         for &(collective, reader, input) in &self.list {
             let (from, to) = (dependencies.slot_of(collective), dependencies.slot_of(reader));
-            adjusted.without.insert((from as u32, to as u32));
+            if !held.contains(&(collective, reader)) {
+                adjusted.without.insert((from as u32, to as u32));
+            }
             adjusted.with.entry(to).or_default().push(dependencies.slot_of(input));
         }
         adjusted
@@ -313,7 +346,7 @@ fn sum(parts: &[Part]) -> Dim {
 }
 
 /// Refuses buckets whose symbolic sizes have no sum; sums of known sizes are checked by the selection.
-fn check_sums(graph: &Graph, plan: &BucketPlan) -> Result<(), MergeError> {
+pub(super) fn check_sums(graph: &Graph, plan: &BucketPlan) -> Result<(), MergeError> {
     for bucket in &plan.buckets {
         let ranks = graph.group(bucket.key.group).size.map_or(1, u64::from);
         let total = bucket.members.iter().try_fold(Dim::Const(0), |sum, member| {

@@ -16,9 +16,11 @@ mod pipeline;
 mod remarks;
 pub mod select;
 pub mod survey;
+mod together;
 pub mod trivial;
 pub mod waits;
 
 pub use pipeline::{
     Pass, PassReport, Pipeline, PipelineError, PipelineParseError, SizeError, format_bytes, parse_bytes,
 };
+pub use together::{LaunchAt, TogetherError};

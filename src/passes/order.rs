@@ -12,20 +12,38 @@
 //! and follows when it can. Cost: linear in slots and edges, plus a heap for the nodes that move.
 
 use crate::ir::Dependencies;
-use crate::ir::visit::OrderGraph;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 /// A bucket, as slots of its members in issue order.
 pub type Members = Vec<usize>;
 
+/// An order to be changed: slots, numbered in a topological order.
+pub trait Slots {
+    /// How many there are.
+    fn count(&self) -> usize;
+
+    /// Slots that must come before `slot`; a slot may be named more than once.
+    fn before(&self, slot: usize) -> &[u32];
+}
+
+impl Slots for Dependencies {
+    fn count(&self) -> usize {
+        self.slots().len()
+    }
+
+    fn before(&self, slot: usize) -> &[u32] {
+        self.before(slot)
+    }
+}
+
 /// The new order.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Reordering {
     /// Slots in their new order. Of each bucket only the first member is in it, where the launch goes.
     pub slots: Vec<usize>,
-    /// How many nodes changed their place relative to the rest, launches not counted.
-    pub moved: usize,
+    /// Slots that changed their place relative to the rest, launches not counted.
+    pub moved: Vec<usize>,
 }
 
 /// The plan would close a loop.
@@ -50,13 +68,13 @@ pub struct Adjusted {
 ///
 /// # Errors
 /// [`Cycle`], if the buckets depend on one another in a circle.
-pub fn reorder(
-    dependencies: &Dependencies,
+pub fn reorder<S: Slots>(
+    dependencies: &S,
     buckets: &[Members],
     adjusted: &Adjusted,
     late: bool,
 ) -> Result<Reordering, Cycle> {
-    let count = dependencies.slots().len();
+    let count = dependencies.count();
     let mut bucket_of = vec![NONE; count];
     for (index, members) in buckets.iter().enumerate() {
         members.iter().for_each(|&slot| bucket_of[slot] = index as u32);
@@ -70,7 +88,7 @@ pub fn reorder(
         waiting: hashbrown::HashMap::default(),
         ready: BinaryHeap::new(),
         out: Vec::with_capacity(count),
-        moved: 0,
+        moved: Vec::new(),
     };
     for slot in 0..count {
         match quotient.bucket_of[slot] {
@@ -90,14 +108,14 @@ pub fn reorder(
 const NONE: u32 = u32::MAX;
 
 /// The slots with each bucket as one node, named by its first member.
-struct Quotient<'a> {
-    dependencies: &'a Dependencies,
+struct Quotient<'a, S> {
+    dependencies: &'a S,
     buckets: &'a [Members],
     adjusted: &'a Adjusted,
     bucket_of: Vec<u32>,
 }
 
-impl Quotient<'_> {
+impl<S: Slots> Quotient<'_, S> {
     fn name(&self, slot: usize) -> usize {
         match self.bucket_of[slot] {
             NONE => slot,
@@ -146,7 +164,7 @@ impl Quotient<'_> {
         if self.buckets.is_empty() {
             return Vec::new();
         }
-        let readers = OrderGraph::new(self.dependencies);
+        let readers = Readers::of(self.dependencies);
         let mut marks = vec![NONE; self.bucket_of.len()];
         let anchor = |(index, members): (usize, &Members)| {
             let (first, last) = span(members);
@@ -172,6 +190,40 @@ impl Quotient<'_> {
             if late { last } else { first }
         };
         self.buckets.iter().enumerate().map(anchor).collect()
+    }
+}
+
+/// Slots that must come after each slot.
+struct Readers {
+    /// Those after slot `s` are `to[starts[s]..starts[s + 1]]`.
+    starts: Vec<u32>,
+    to: Vec<u32>,
+}
+
+impl Readers {
+    fn of(slots: &impl Slots) -> Self {
+        let count = slots.count();
+        let mut starts = vec![0u32; count + 1];
+        for slot in 0..count {
+            slots.before(slot).iter().for_each(|&before| starts[before as usize + 1] += 1);
+        }
+        for slot in 0..count {
+            starts[slot + 1] += starts[slot];
+        }
+        let mut next = starts.clone();
+        let mut to = vec![0; starts[count] as usize];
+        for slot in 0..count {
+            for &before in slots.before(slot) {
+                let place = &mut next[before as usize];
+                to[*place as usize] = slot as u32;
+                *place += 1;
+            }
+        }
+        Self { starts, to }
+    }
+
+    fn after(&self, slot: usize) -> &[u32] {
+        &self.to[self.starts[slot] as usize..self.starts[slot + 1] as usize]
     }
 }
 
@@ -221,8 +273,8 @@ struct Cursor {
     edge: usize,
 }
 
-struct Walk<'a> {
-    quotient: &'a Quotient<'a>,
+struct Walk<'a, S> {
+    quotient: &'a Quotient<'a, S>,
     emitted: Vec<bool>,
     /// Nodes that were passed over or taken along.
     displaced: Vec<bool>,
@@ -231,10 +283,10 @@ struct Walk<'a> {
     /// Nodes that were passed over and can follow now, by place.
     ready: BinaryHeap<Reverse<usize>>,
     out: Vec<usize>,
-    moved: usize,
+    moved: Vec<usize>,
 }
 
-impl Walk<'_> {
+impl<S: Slots> Walk<'_, S> {
     /// Emits a node, or puts it aside until it is ready.
     fn reach(&mut self, name: usize) {
         if self.emitted[name] || !self.wait_for_missing(name, Cursor::default()) {
@@ -261,7 +313,7 @@ impl Walk<'_> {
 
     fn displace(&mut self, name: usize) {
         if self.quotient.bucket_of[name] == NONE && !std::mem::replace(&mut self.displaced[name], true) {
-            self.moved += usize::from(self.quotient.dependencies.node(name).is_some());
+            self.moved.push(name);
         }
     }
 
@@ -354,7 +406,7 @@ mod tests {
         // 1 and 4 travel together; 3 is the input of 4, and much reads 1.
         let reads: &[&[usize]] = &[&[], &[0], &[1], &[0], &[3], &[2], &[1], &[4]];
         let found = order(reads, &[vec![1, 4]]).unwrap();
-        assert_eq!((found.slots, found.moved), (vec![0, 3, 1, 2, 5, 6, 7], 1));
+        assert_eq!((found.slots, found.moved), (vec![0, 3, 1, 2, 5, 6, 7], vec![3]));
     }
 
     #[test]
@@ -362,7 +414,7 @@ mod tests {
         // 1 and 5 travel together; 5 needs 2, 3 and 4, and only 6 reads 1.
         let reads: &[&[usize]] = &[&[], &[0], &[0], &[2], &[3], &[4], &[1]];
         let found = order(reads, &[vec![1, 5]]).unwrap();
-        assert_eq!((found.slots, found.moved), (vec![0, 2, 3, 4, 1, 6], 0));
+        assert_eq!((found.slots, found.moved), (vec![0, 2, 3, 4, 1, 6], vec![]));
     }
 
     #[test]
@@ -376,6 +428,6 @@ mod tests {
     fn without_buckets_nothing_moves() {
         let reads: &[&[usize]] = &[&[], &[0], &[0], &[1, 2]];
         let found = order(reads, &[]).unwrap();
-        assert_eq!((found.slots, found.moved), (vec![0, 1, 2, 3], 0));
+        assert_eq!((found.slots, found.moved), (vec![0, 1, 2, 3], vec![]));
     }
 }

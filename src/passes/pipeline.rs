@@ -66,10 +66,17 @@ pub struct PassReport {
 }
 
 impl PassReport {
+    /// The report of a pass that did nothing yet.
+    pub(super) const fn new(name: &'static str) -> Self {
+        Self { name, time: Duration::ZERO, removed: 0, plan: None, merge: None, duplicates: None }
+    }
+
     /// Whether the pass changed the graph.
     #[must_use]
     pub fn changed(&self) -> bool {
-        self.removed > 0 || self.plan.as_ref().is_some_and(|plan| !plan.buckets.is_empty())
+        self.removed > 0
+            || self.plan.as_ref().is_some_and(|plan| !plan.buckets.is_empty())
+            || self.merge.as_ref().is_some_and(|merge| merge.moved > 0)
     }
 }
 
@@ -148,9 +155,8 @@ impl Pipeline {
     }
 }
 
-fn run_pass(pass: &Pass, graph: &mut Graph) -> Result<PassReport, PipelineError> {
-    let mut report =
-        PassReport { name: pass.name(), time: Duration::ZERO, removed: 0, plan: None, merge: None, duplicates: None };
+pub(super) fn run_pass(pass: &Pass, graph: &mut Graph) -> Result<PassReport, PipelineError> {
+    let mut report = PassReport::new(pass.name());
     match pass {
         Pass::DedupeWaits => report.removed = dedupe_waits(graph),
         Pass::FoldTrivial => report.removed = fold_trivial(graph),

@@ -72,6 +72,13 @@ pub enum Reason {
         /// The parts.
         fields: Vec<&'static str>,
     },
+    /// Another rank that launches it cannot merge it; of graphs that are rewritten together.
+    AtAnotherRank {
+        /// The rank, counted from 0.
+        rank: usize,
+        /// Why that rank cannot, if its graph says.
+        because: Box<Reason>,
+    },
     /// It is the only one of its kind.
     NoPartner,
 }
@@ -104,6 +111,7 @@ impl Reason {
             Self::NotAdjacent => "not adjacent",
             Self::LookedAt => "looked at before",
             Self::KeyDiffers { .. } => "key differs",
+            Self::AtAnotherRank { .. } => "at another rank",
             Self::NoPartner => "no partner",
         }
     }
@@ -136,6 +144,7 @@ impl std::fmt::Display for Reason {
             Self::KeyDiffers { from, fields } => {
                 write!(f, "key differs from that of `{from}`, the nearest: {}", fields.join(", "))
             }
+            Self::AtAnotherRank { rank, because } => write!(f, "cannot be merged on rank {rank}: {because}"),
             Self::NoPartner => f.write_str("the only one of its kind"),
         }
     }
@@ -172,18 +181,31 @@ pub struct Remark {
 const PATH_BUDGET: usize = 2_000_000;
 const LONGEST_PATH: usize = 12;
 
+/// What the selection looked at.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Scope {
+    /// This graph alone.
+    OneGraph,
+    /// The graphs of all ranks, so that paths and keys may differ elsewhere.
+    AllRanks,
+}
+
+/// What stands in a path for the part of it that leads through other ranks, and for what differs in a key there.
+const ELSEWHERE: &str = "another rank";
+
 /// Turns outcomes into remarks.
 pub(super) struct Remarks<'a> {
     view: &'a View<'a>,
     selection: &'a Selection,
+    scope: Scope,
     budget: usize,
     /// By slot: bucket + 1, or 0; made when a path is first asked for.
     group_of: Option<Vec<u32>>,
 }
 
 impl<'a> Remarks<'a> {
-    pub(super) const fn new(view: &'a View<'a>, selection: &'a Selection) -> Self {
-        Self { view, selection, budget: PATH_BUDGET, group_of: None }
+    pub(super) const fn new(view: &'a View<'a>, selection: &'a Selection, scope: Scope) -> Self {
+        Self { view, selection, scope, budget: PATH_BUDGET, group_of: None }
     }
 
     pub(super) fn all(mut self) -> Vec<Remark> {
@@ -226,7 +248,11 @@ impl<'a> Remarks<'a> {
             Refusal::CapReached { other } => Reason::CapReached { other: name(other) },
             Refusal::NotAdjacent => Reason::NotAdjacent,
             Refusal::Dependent { other } => {
-                let (path, because) = self.path(other.min(slot), other.max(slot));
+                let (first, last) = (other.min(slot), other.max(slot));
+                let (mut path, because) = self.path(first, last);
+                if path.is_empty() && self.scope == Scope::AllRanks && self.budget > 0 {
+                    path = vec![name(first), ELSEWHERE.to_owned(), name(last)];
+                }
                 Reason::Dependent { other: name(other), path, because }
             }
             Refusal::NoPartner => self.nearest(nth, slot),
@@ -245,7 +271,10 @@ impl<'a> Remarks<'a> {
         match found {
             Some(other) => {
                 let other_key = self.view.entry(self.view.dependencies.slot_of(other)).key;
-                let fields = self.view.entry(slot).key.differences(&other_key);
+                let mut fields = self.view.entry(slot).key.differences(&other_key);
+                if fields.is_empty() && self.scope == Scope::AllRanks {
+                    fields.push(ELSEWHERE);
+                }
                 Reason::KeyDiffers { from: self.view.graph.name_of(other).to_owned(), fields }
             }
             None => Reason::NoPartner,

@@ -11,6 +11,22 @@ use crate::ir::{Arg, Args, CollectiveKind, Dependencies, Dim, Graph, NodeId, Op,
 /// Replaces collectives that move nothing; returns how many.
 pub fn fold_trivial(graph: &mut Graph) -> usize {
     let folds = find(graph);
+    fold(graph, &folds)
+}
+
+/// As [`fold_trivial`], but only those that `allowed` says by arena index.
+pub(super) fn fold_allowed(graph: &mut Graph, allowed: &[bool]) -> usize {
+    let mut folds = find(graph);
+    folds.iter_mut().zip(allowed).filter(|(_, allowed)| !**allowed).for_each(|(fold, _)| *fold = None);
+    fold(graph, &folds)
+}
+
+/// By arena index: whether it is a collective that can be folded.
+pub(super) fn foldable(graph: &Graph) -> Vec<bool> {
+    find(graph).iter().map(Option::is_some).collect()
+}
+
+fn fold(graph: &mut Graph, folds: &[Option<Fold>]) -> usize {
     if folds.iter().all(Option::is_none) {
         return 0;
     }

@@ -1,0 +1,323 @@
+//! The graphs of all ranks rewritten together, so that they still launch the same.
+//!
+//! Where each rank has a graph of its own, a merge that is legal on one rank may not be on another, and launches of two
+//! groups that change places on one rank only wait for each other in a ring. So what to merge, and where it goes, is
+//! decided once, on all graphs as one: the nth launch of a group's ranks is one node of the [`Joint`] graph, and the path
+//! that forbids a merge may lead through any rank. The launches are put in one order, of which each rank gets its part:
+//! no ring can close, because the first launch of that order that has not run is waited for by nobody before it.
+//!
+//! What a send on one rank means for the receive on another is not followed. It need not be: on each rank both keep their
+//! order with every collective.
+//!
+//! A collective is merged if every rank of its group can merge it, and buckets of a group hold the same launches in the
+//! same order on every rank. What moves nothing is folded if every rank can fold it. The other passes run on each graph by
+//! itself; whether the ranks still launch the same is looked at after each pass.
+//!
+//! Not covered: policy `adjacent`, which is a rule on one graph, and loops or branches that hold collectives.
+//!
+//! Cost: near-linear in the nodes and edges of all graphs.
+
+mod joint;
+mod teams;
+
+use super::bucketing::{BucketOptions, BucketPlan, Reason, View, planned};
+use super::merge::{MergeError, MergeReport, SizeReaders, check_sums, late, merge_in_order};
+use super::order::{Adjusted, Cycle, Reordering, reorder};
+use super::pipeline::{Pass, PassReport, Pipeline, PipelineError, run_pass};
+use super::remarks::Scope;
+use super::select::{Policy, select};
+use super::trivial::{fold_allowed, foldable};
+use crate::ir::{Dependencies, Graph, verify};
+use joint::{Joint, Pairing};
+use smallvec::SmallVec;
+use std::time::Instant;
+use teams::Teams;
+
+/// A launch as one rank has it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct LaunchAt {
+    /// The rank.
+    pub rank: usize,
+    /// The node.
+    pub node: String,
+    /// What differs: kind, dtype, bytes.
+    pub what: String,
+}
+
+/// Why the graphs of all ranks cannot be rewritten together.
+#[derive(Debug, thiserror::Error)]
+pub enum TogetherError {
+    /// Something is wrong with one rank's graph, or became so.
+    #[error("rank {rank}: {error}")]
+    Rank {
+        /// The rank.
+        rank: usize,
+        /// What.
+        error: PipelineError,
+    },
+    /// Nobody says who is in a group.
+    #[error("rank {rank}: the members of group `{group}` are not known; give --groups")]
+    UnknownMembers {
+        /// The rank.
+        rank: usize,
+        /// The group.
+        group: String,
+    },
+    /// A rank launches in a group it is not in.
+    #[error("rank {rank} launches `{node}` in group `{group}`, but is in none of its lists")]
+    NotAMember {
+        /// The rank.
+        rank: usize,
+        /// The launch.
+        node: String,
+        /// The group.
+        group: String,
+    },
+    /// A group has ranks that have no graph.
+    #[error("group `{group}` has rank {member}, but there are graphs for {ranks} ranks")]
+    NoGraphOfRank {
+        /// The group.
+        group: String,
+        /// The rank.
+        member: u32,
+        /// How many graphs there are.
+        ranks: usize,
+    },
+    /// Two ranks launch different things.
+    #[error(
+        "{group} #{position}: rank {} launches `{}` ({}), rank {} launches `{}` ({}){}",
+        left.rank, left.node, left.what, right.rank, right.node, right.what, by(*after)
+    )]
+    Differ {
+        /// The group.
+        group: String,
+        /// Which launch of the group.
+        position: usize,
+        /// One rank.
+        left: Box<LaunchAt>,
+        /// Another.
+        right: Box<LaunchAt>,
+        /// The pass after which it was found; none if the graphs came so.
+        after: Option<&'static str>,
+    },
+    /// A launch never meets those it waits for.
+    #[error(
+        "rank {rank} launches `{node}` in {group}, and rank {missing} never does, or waits for something else in a \
+         ring; `check-ranks` says more{}", by(*after)
+    )]
+    Stuck {
+        /// The rank.
+        rank: usize,
+        /// The launch.
+        node: String,
+        /// The group.
+        group: String,
+        /// A rank that is waited for.
+        missing: u32,
+        /// The pass after which it was found; none if the graphs came so.
+        after: Option<&'static str>,
+    },
+    /// Loops and branches that hold collectives are not rewritten together.
+    #[error(
+        "rank {rank}: `{node}` is in `{region}`; graphs with collectives in loops or branches cannot be rewritten \
+         together"
+    )]
+    Region {
+        /// The rank.
+        rank: usize,
+        /// The launch.
+        node: String,
+        /// The region, as written.
+        region: String,
+    },
+    /// The policy is a rule on one graph.
+    #[error("pass `{pass}`: policy `adjacent` is PyTorch's rule on one graph; several are rewritten with `greedy`")]
+    Adjacent {
+        /// The pass.
+        pass: &'static str,
+    },
+}
+
+fn by(after: Option<&'static str>) -> String {
+    after.map_or_else(String::new, |pass| format!(", after pass `{pass}`"))
+}
+
+impl Pipeline {
+    /// Runs the passes on the graphs of all ranks together, rank 0's first: the launches of each group stay the same on
+    /// all of its ranks, and none wait for one another in a ring. Returns the reports of each rank's passes.
+    ///
+    /// Groups that list no members hold all ranks, if they have that size or none.
+    ///
+    /// # Errors
+    /// [`TogetherError`]; the graphs are then in an undefined but safe state and should be thrown away.
+    ///
+    /// ```
+    /// use bucketeer::{ir::text::{parse, print}, passes::Pipeline};
+    ///
+    /// let one = "a = input f32[4]; b = input f32[4]
+    ///     s = all_reduce(a, sum, G:2); w = wait(s)
+    ///     t = all_reduce(b, sum, G:2); output(w, wait(t))";
+    /// // On rank 1 the second launch needs the first, so that rank 0 may not merge them either.
+    /// let other = "a = input f32[4]
+    ///     s = all_reduce(a, sum, G:2); w = wait(s)
+    ///     t = all_reduce(w, sum, G:2); output(w, wait(t))";
+    /// let (mut one, mut other) = (parse(one)?, parse(other)?);
+    /// let before = print(&one);
+    /// let pipeline: Pipeline = "bucket-all-reduce".parse()?;
+    /// pipeline.run_together(&mut [&mut one, &mut other], &mut |_| {})?;
+    /// assert_eq!(print(&one), before);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn run_together(
+        &self,
+        graphs: &mut [&mut Graph],
+        watch: &mut dyn FnMut(&Pass),
+    ) -> Result<Vec<Vec<PassReport>>, TogetherError> {
+        for (rank, graph) in graphs.iter().enumerate() {
+            verify(graph).map_err(|errors| TogetherError::Rank { rank, error: PipelineError::Input(errors) })?;
+        }
+        launch_the_same(graphs, None)?;
+        let mut reports: Vec<Vec<PassReport>> = vec![Vec::new(); graphs.len()];
+        for pass in &self.passes {
+            watch(pass);
+            let of_pass = match pass {
+                Pass::Bucket(options) if options.policy == Policy::Adjacent => {
+                    return Err(TogetherError::Adjacent { pass: pass.name() });
+                }
+                Pass::Bucket(options) => bucket(pass.name(), options, graphs)?,
+                Pass::FoldTrivial => fold_agreed(pass.name(), graphs)?,
+                Pass::DedupeWaits | Pass::DedupeCollectives => by_rank(pass, graphs)?,
+            };
+            if of_pass.iter().any(PassReport::changed) {
+                launch_the_same(graphs, Some(pass.name()))?;
+            }
+            for ((rank, graph), report) in graphs.iter().enumerate().zip(of_pass) {
+                let broken = |errors| PipelineError::BrokenBy { pass: pass.name(), errors };
+                if report.changed() {
+                    verify(graph).map_err(|errors| TogetherError::Rank { rank, error: broken(errors) })?;
+                }
+                reports[rank].push(report);
+            }
+        }
+        Ok(reports)
+    }
+}
+
+/// Runs a pass on each graph by itself.
+fn by_rank(pass: &Pass, graphs: &mut [&mut Graph]) -> Result<Vec<PassReport>, TogetherError> {
+    let one = |(rank, graph): (usize, &mut &mut Graph)| {
+        let start = Instant::now();
+        let mut report = run_pass(pass, graph).map_err(|error| TogetherError::Rank { rank, error })?;
+        report.time = start.elapsed();
+        Ok(report)
+    };
+    graphs.iter_mut().enumerate().map(one).collect()
+}
+
+/// Folds the launches that every rank can fold.
+fn fold_agreed(pass: &'static str, graphs: &mut [&mut Graph]) -> Result<Vec<PassReport>, TogetherError> {
+    let start = Instant::now();
+    let allowed = {
+        let graphs: Vec<&Graph> = graphs.iter().map(|graph| &**graph).collect();
+        let orders: Vec<Dependencies> = graphs.iter().map(|graph| Dependencies::of(graph)).collect();
+        let pairing = Pairing::of(&graphs, &orders, &Teams::of(&graphs)?, None)?;
+        let mut allowed: Vec<Vec<bool>> = graphs.iter().map(|graph| foldable(graph)).collect();
+        for number in 0..pairing.count() {
+            let nodes = pairing.parts(number).iter().filter_map(|&(rank, slot)| {
+                let rank = rank as usize;
+                Some((rank, orders[rank].node(slot as usize)?.index()))
+            });
+            let nodes: SmallVec<[(usize, usize); 8]> = nodes.collect();
+            let all = nodes.iter().all(|&(rank, node)| allowed[rank][node]);
+            nodes.iter().for_each(|&(rank, node)| allowed[rank][node] = all);
+        }
+        allowed
+    };
+    let one = |(graph, allowed): (&mut &mut Graph, Vec<bool>)| {
+        let removed = fold_allowed(graph, &allowed);
+        PassReport { removed, time: start.elapsed(), ..PassReport::new(pass) }
+    };
+    Ok(graphs.iter_mut().zip(allowed).map(one).collect())
+}
+
+/// Plays the launches of all ranks.
+fn launch_the_same(graphs: &[&mut Graph], after: Option<&'static str>) -> Result<(), TogetherError> {
+    let graphs: Vec<&Graph> = graphs.iter().map(|graph| &**graph).collect();
+    let orders: Vec<Dependencies> = graphs.iter().map(|graph| Dependencies::of(graph)).collect();
+    let teams = Teams::of(&graphs)?;
+    Pairing::of(&graphs, &orders, &teams, after).map(drop)
+}
+
+/// One bucket pass on all graphs as one.
+fn bucket(
+    pass: &'static str,
+    options: &BucketOptions,
+    graphs: &mut [&mut Graph],
+) -> Result<Vec<PassReport>, TogetherError> {
+    let start = Instant::now();
+    let orders: Vec<Dependencies> = graphs.iter().map(|graph| Dependencies::of(graph)).collect();
+    let decided = decide(pass, options, graphs, &orders)?;
+    let any = decided.iter().any(|(plan, _)| !plan.buckets.is_empty());
+    let mut reports = Vec::with_capacity(graphs.len());
+    for ((graph, dependencies), (plan, order)) in graphs.iter_mut().zip(&orders).zip(decided) {
+        // A rank without a bucket keeps step with those that have one: its nodes may move, too.
+        let merge = if any {
+            let readers = SizeReaders::of(graph, &plan.buckets);
+            merge_in_order(graph, dependencies, &plan, readers, &order)
+        } else {
+            MergeReport::default()
+        };
+        reports.push(PassReport {
+            time: start.elapsed(),
+            plan: Some(plan),
+            merge: Some(merge),
+            ..PassReport::new(pass)
+        });
+    }
+    Ok(reports)
+}
+
+/// For each rank, what to merge, and the order of its slots.
+fn decide(
+    pass: &'static str,
+    options: &BucketOptions,
+    graphs: &[&mut Graph],
+    orders: &[Dependencies],
+) -> Result<Vec<(BucketPlan, Reordering)>, TogetherError> {
+    let graphs: Vec<&Graph> = graphs.iter().map(|graph| &**graph).collect();
+    let teams = Teams::of(&graphs)?;
+    let pairing = Pairing::of(&graphs, orders, &teams, None)?;
+    let views: Vec<View<'_>> =
+        graphs.iter().zip(orders).map(|(graph, dependencies)| View::new(graph, dependencies, options)).collect();
+    let mut joint = Joint::new(pairing, orders, views);
+    joint.exclude_what_any_rank_excludes();
+    let selection = select(&joint, options.policy, &options.caps);
+    let plans: Vec<BucketPlan> = (0..graphs.len())
+        .map(|rank| planned(joint.view(rank), &joint.selection_of(rank, &selection), options, Scope::AllRanks))
+        .collect();
+    for (rank, (graph, plan)) in graphs.iter().zip(&plans).enumerate() {
+        check_sums(graph, plan).map_err(|error| merge_error(rank, pass, error))?;
+    }
+    let mut adjusted = Adjusted::default();
+    for (rank, plan) in plans.iter().enumerate() {
+        let readers = SizeReaders::of(graphs[rank], &plan.buckets);
+        joint.lift(rank, readers.adjusted(graphs[rank], &orders[rank]), &mut adjusted);
+    }
+    let late = plans.iter().find(|plan| !plan.buckets.is_empty()).is_some_and(late);
+    let order = reorder(&joint, &selection.buckets, &adjusted, late).map_err(|Cycle { bucket }| {
+        let (rank, slot) = joint.parts(selection.buckets[bucket][0])[0];
+        let members = vec![graphs[rank as usize].name_of(joint.view(rank as usize).node(slot as usize)).to_owned()];
+        merge_error(rank as usize, pass, MergeError::Cycle { members })
+    })?;
+    Ok(plans.into_iter().zip(joint.project(&order)).collect())
+}
+
+fn merge_error(rank: usize, pass: &'static str, error: MergeError) -> TogetherError {
+    TogetherError::Rank { rank, error: PipelineError::Merge { pass, error } }
+}
+
+/// Why a launch that a rank could merge stays alone on it.
+fn at_another_rank(rank: usize, view: &View<'_>, slot: usize) -> Reason {
+    let because = view.excluded(slot).cloned().unwrap_or(Reason::NoPartner);
+    Reason::AtAnotherRank { rank, because: Box::new(because) }
+}

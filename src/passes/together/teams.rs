@@ -1,0 +1,80 @@
+//! Who launches together.
+
+use super::TogetherError;
+use crate::ir::{Graph, GroupId, NodeId, ProcessGroup};
+use indexmap::IndexMap;
+use rustc_hash::FxBuildHasher;
+
+/// Ranks that launch together, in the order of the group's ranks.
+#[derive(PartialEq, Eq, Debug)]
+pub(super) struct Team {
+    /// The group's name, with the ranks if other ranks use it by themselves.
+    pub(super) name: String,
+    pub(super) ranks: Vec<u32>,
+}
+
+/// Every team that launches anything, and each rank's.
+pub(super) struct Teams {
+    pub(super) list: Vec<Team>,
+    /// By rank and group, the team; `None` for groups in which the rank launches nothing.
+    of: Vec<Vec<Option<usize>>>,
+}
+
+impl Teams {
+    pub(super) fn of(graphs: &[&Graph]) -> Result<Self, TogetherError> {
+        let mut known: IndexMap<(Box<str>, Vec<u32>), (), FxBuildHasher> = IndexMap::default();
+        let mut of = Vec::new();
+        for (rank, graph) in graphs.iter().enumerate() {
+            let mut teams = vec![None; graph.groups().len()];
+            for (group, first) in launched_in(graph) {
+                let team = team(graph.group(group), rank, graphs.len(), graph.name_of(first))?;
+                let key = (graph.group(group).name.clone(), team);
+                teams[group.index()] = Some(known.insert_full(key, ()).0);
+            }
+            of.push(teams);
+        }
+        let alone = |name: &str| known.keys().filter(|(other, _)| &**other == name).count() == 1;
+        let named = |(name, ranks): &(Box<str>, Vec<u32>)| {
+            let list: Vec<String> = ranks.iter().map(u32::to_string).collect();
+            let name = if alone(name) { name.to_string() } else { format!("{name}{{{}}}", list.join(", ")) };
+            Team { name, ranks: ranks.clone() }
+        };
+        Ok(Self { list: known.keys().map(named).collect(), of })
+    }
+
+    /// The team with which a rank launches in a group.
+    pub(super) fn team(&self, rank: usize, group: GroupId) -> Option<usize> {
+        self.of[rank][group.index()]
+    }
+}
+
+/// The groups that a graph launches in, each with its first launch.
+fn launched_in(graph: &Graph) -> Vec<(GroupId, NodeId)> {
+    let mut first = vec![None; graph.groups().len()];
+    for &id in graph.order() {
+        if let Some(collective) = graph.collective(id) {
+            first[collective.group.index()].get_or_insert(id);
+        }
+    }
+    first.into_iter().enumerate().filter_map(|(at, id)| Some((GroupId::from_index(at), id?))).collect()
+}
+
+/// The list of the group that a rank is in.
+fn team(group: &ProcessGroup, rank: usize, ranks: usize, node: &str) -> Result<Vec<u32>, TogetherError> {
+    let name = || group.name.to_string();
+    if group.members.is_empty() {
+        return match group.size {
+            Some(1) => Ok(vec![rank as u32]),
+            size if size.is_none_or(|size| size as usize == ranks) => Ok((0..ranks as u32).collect()),
+            _ => Err(TogetherError::UnknownMembers { rank, group: name() }),
+        };
+    }
+    let list = group.members.iter().find(|list| list.iter().any(|member| member.0 as usize == rank));
+    let Some(list) = list else {
+        return Err(TogetherError::NotAMember { rank, node: node.to_owned(), group: name() });
+    };
+    match list.iter().find(|member| member.0 as usize >= ranks) {
+        Some(member) => Err(TogetherError::NoGraphOfRank { group: name(), member: member.0, ranks }),
+        None => Ok(list.iter().map(|member| member.0).collect()),
+    }
+}
