@@ -1,12 +1,10 @@
 //! `check-ranks`: whether all ranks launch the same, and none waits for another in a ring.
 
 use crate::fault::InputFault;
-use crate::input::FactsArgs;
-use crate::units::count;
+use crate::input::{FactsArgs, File};
 use crate::{Verdict, input, output};
 use anyhow::{Context, Result, anyhow};
 use bucketeer::check::ranks::{Launch, RankFault, RankOptions, RanksError, Stuck, check_ranks};
-use bucketeer::formats::Document;
 use bucketeer::ir::Graph;
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -32,15 +30,7 @@ pub struct CheckRanksArgs {
 /// Runs the command.
 pub fn run(arguments: CheckRanksArgs) -> Result<Verdict> {
     let facts = arguments.facts.validate()?;
-    input::stdin_once(arguments.graphs.iter().map(|path| &**path))?;
-    let mut files = Vec::new();
-    for path in &arguments.graphs {
-        let mut document = input::read_document(path)?;
-        facts.apply(&mut document)?;
-        let label = input::label(path);
-        input::well_formed(&label, &document)?;
-        files.push(File { label, document });
-    }
+    let files = input::read_ranks(&arguments.graphs, &facts)?;
     let reports = check(&files)?;
     let text = if arguments.json {
         let report = Report { format: "bucketeer-check-ranks", version: 1, graphs: &reports };
@@ -53,19 +43,9 @@ pub fn run(arguments: CheckRanksArgs) -> Result<Verdict> {
     Ok(if agreed { Verdict::Accepted } else { Verdict::Rejected })
 }
 
-struct File {
-    label: String,
-    document: Document,
-}
-
 /// Checks the first graphs of all files, the second ones, and so on.
 fn check(files: &[File]) -> Result<Vec<GraphReport>> {
     let first = files.first().map_or(0, |file| file.document.graphs().len());
-    if let Some(other) = files.iter().find(|file| file.document.graphs().len() != first) {
-        let here = other.document.graphs().len();
-        let what = format!("rank 0 has {}, this one has {}", count(first, "graph"), count(here, "graph"));
-        return Err(InputFault::of_file(&other.label, what).into());
-    }
     (0..first)
         .map(|index| {
             let graphs: Vec<Graph> = files.iter().map(|file| file.document.graphs()[index].clone()).collect();
@@ -76,7 +56,7 @@ fn check(files: &[File]) -> Result<Vec<GraphReport>> {
 }
 
 /// Who is in a group is not known, which is beyond us; or the files do not fit each other.
-fn refused(files: &[File], error: RanksError) -> anyhow::Error {
+pub fn refused(files: &[File], error: RanksError) -> anyhow::Error {
     match error {
         RanksError::UnknownMembers { .. } | RanksError::NoGraph => anyhow!(error),
         RanksError::Disagree { rank, .. } => match files.get(rank as usize) {

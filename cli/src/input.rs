@@ -2,6 +2,7 @@
 
 use crate::fault::InputFault;
 use crate::talk;
+use crate::units::count;
 use anyhow::{Context, Result, bail};
 use bucketeer::formats::{Document, GroupsError, GroupsFile};
 use std::io::Read;
@@ -49,6 +50,32 @@ pub fn read_document(path: &Path) -> Result<Document> {
         return Err(InputFault::of_file(&label(path), "it holds no graph").into());
     }
     Ok(document)
+}
+
+/// A file and what it holds.
+#[derive(Debug)]
+pub struct File {
+    pub label: String,
+    pub document: Document,
+}
+
+/// The files of all ranks, which hold as many well-formed graphs each: the nth ones belong together.
+pub fn read_ranks(paths: &[std::path::PathBuf], facts: &Facts) -> Result<Vec<File>> {
+    stdin_once(paths.iter().map(|path| &**path))?;
+    let mut files: Vec<File> = Vec::new();
+    for path in paths {
+        let mut document = read_document(path)?;
+        facts.apply(&mut document)?;
+        let label = label(path);
+        well_formed(&label, &document)?;
+        let here = document.graphs().len();
+        if let Some(first) = files.first().map(|file| file.document.graphs().len()).filter(|&first| first != here) {
+            let what = format!("rank 0 has {}, this one has {}", count(first, "graph"), count(here, "graph"));
+            return Err(InputFault::of_file(&label, what).into());
+        }
+        files.push(File { label, document });
+    }
+    Ok(files)
 }
 
 /// Facts about a graph that its file does not hold.

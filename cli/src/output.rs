@@ -28,14 +28,58 @@ pub fn write(path: Option<&Path>, bytes: &[u8]) -> Result<()> {
     }
 }
 
+/// Writes several files. Until all are written beside their places, none is replaced.
+pub fn write_all(files: &[(PathBuf, Vec<u8>)]) -> Result<()> {
+    let mut staged = Vec::new();
+    for (path, bytes) in files {
+        staged.push((path, stage(path, bytes).with_context(|| format!("cannot write {}", path.display()))?));
+    }
+    for (path, staged) in staged {
+        staged.place().with_context(|| format!("cannot write {}", path.display()))?;
+    }
+    Ok(())
+}
+
 /// Writes beside the file, then takes its place. Whatever fails, the old file is whole.
 fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    stage(path, bytes)?.place()
+}
+
+/// A file that is written, but not yet in its place. It goes if it never gets there.
+struct Staged {
+    /// None for what was written where it is.
+    beside: Option<PathBuf>,
+    target: PathBuf,
+}
+
+impl Staged {
+    fn place(mut self) -> io::Result<()> {
+        if let Some(beside) = &self.beside {
+            fs::rename(beside, &self.target)?;
+            self.beside = None;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Staged {
+    fn drop(&mut self) {
+        if let Some(beside) = &self.beside {
+            let _ = fs::remove_file(beside);
+        }
+    }
+}
+
+fn stage(path: &Path, bytes: &[u8]) -> io::Result<Staged> {
     // Through links, so that a link stays one.
     let target = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
     let old = match fs::metadata(&target) {
         Ok(old) if old.is_dir() => return Err(io::Error::from(io::ErrorKind::IsADirectory)),
         // Devices and pipes are written to, not replaced.
-        Ok(old) if !old.is_file() => return OpenOptions::new().write(true).open(&target)?.write_all(bytes),
+        Ok(old) if !old.is_file() => {
+            OpenOptions::new().write(true).open(&target)?.write_all(bytes)?;
+            return Ok(Staged { beside: None, target });
+        }
         // A file that may not be written is not to be replaced either.
         Ok(old) => {
             OpenOptions::new().write(true).open(&target)?;
@@ -44,18 +88,13 @@ fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
         Err(_) => None,
     };
     let (mut file, beside) = create_beside(&target)?;
-    let written = (|| {
-        file.write_all(bytes)?;
-        if let Some(old) = &old {
-            file.set_permissions(old.permissions())?;
-        }
-        file.sync_all()?;
-        fs::rename(&beside, &target)
-    })();
-    if written.is_err() {
-        let _ = fs::remove_file(&beside);
+    let staged = Staged { beside: Some(beside), target };
+    file.write_all(bytes)?;
+    if let Some(old) = &old {
+        file.set_permissions(old.permissions())?;
     }
-    written
+    file.sync_all()?;
+    Ok(staged)
 }
 
 /// A new file in the same folder.

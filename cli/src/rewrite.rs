@@ -4,6 +4,7 @@ mod args;
 mod prove;
 mod report;
 mod summary;
+mod together;
 
 pub use args::RewriteArgs;
 
@@ -19,10 +20,15 @@ use std::time::{Duration, Instant};
 /// Runs the command.
 pub fn run(arguments: RewriteArgs) -> Result<Verdict> {
     let job = arguments.validate()?;
+    if job.graphs.len() > 1 {
+        return together::run(&job);
+    }
+    let graph = &job.graphs[0];
+    let label = input::label(graph);
     let progress = talk::Progress::start();
     let mut times = Times::default();
-    progress.set(format!("reading {}", input::label(&job.graph)));
-    let mut document = times.measure("read", || input::read_document(&job.graph))?;
+    progress.set(format!("reading {label}"));
+    let mut document = times.measure("read", || input::read_document(graph))?;
     progress.pause(|| job.notes.iter().for_each(|note| talk::say(note)));
     progress.pause(|| job.facts.apply(&mut document))?;
     let mut reports = Vec::new();
@@ -33,24 +39,23 @@ pub fn run(arguments: RewriteArgs) -> Result<Verdict> {
         match rewrite(graph, &job.pipeline, &progress) {
             Ok(mut report) => {
                 progress.set(format!("{}: prove", report.graph));
-                let label = input::label(&job.graph);
                 let prove = || prove::prove(&job, &label, &document, index, source.as_ref());
                 report.take_proof(times.measure("prove", prove)?);
                 reports.push(report);
             }
             Err(PipelineError::Input(errors)) => {
-                return Err(InputFault::of_verify(&input::label(&job.graph), &document, index, &errors).into());
+                return Err(InputFault::of_verify(&label, &document, index, &errors).into());
             }
             Err(error) => {
                 let name = &document.graphs()[index].name;
-                return Err(anyhow!(error).context(format!("{}: graph `{name}`", input::label(&job.graph))));
+                return Err(anyhow!(error).context(format!("{label}: graph `{name}`")));
             }
         }
     }
     progress.set("writing".to_owned());
     let writes_graph = !job.json || job.out.is_some();
     if let Some(format) = job.to.filter(|_| writes_graph) {
-        document = progress.pause(|| crate::convert::to_format(document, format, &input::label(&job.graph)))?;
+        document = progress.pause(|| crate::convert::to_format(document, format, &label))?;
     }
     let text = if writes_graph { times.measure("print", || document.print()) } else { Vec::new() };
     drop(progress);
@@ -59,11 +64,15 @@ pub fn run(arguments: RewriteArgs) -> Result<Verdict> {
         output::write(job.out.as_deref(), &text)?;
     }
     if job.json {
-        let document = report::document(&job.pipeline, &reports);
-        let json = serde_json::to_string_pretty(&document).context("cannot write JSON")? + "\n";
-        output::to_stdout(json.as_bytes())?;
+        write_json(&job, &reports)?;
     }
     Ok(Verdict::Accepted)
+}
+
+fn write_json(job: &Job, reports: &[GraphReport]) -> Result<()> {
+    let document = report::document(&job.pipeline, reports);
+    let json = serde_json::to_string_pretty(&document).context("cannot write JSON")? + "\n";
+    output::to_stdout(json.as_bytes())
 }
 
 /// Runs the pipeline over one graph and gathers what there is to say.

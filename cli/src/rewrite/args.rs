@@ -9,9 +9,12 @@ use bucketeer::ir::Graph;
 use bucketeer::passes::bucketing::{BucketKind, BucketOptions, MixedDtype, Mode, Unpack, matches_pattern};
 use bucketeer::passes::select::{Caps, Policy};
 use bucketeer::passes::{Pass, Pipeline, format_bytes, parse_bytes};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Merges collectives into buckets and writes the graph back
+///
+/// One graph is for all ranks. Where ranks have graphs of their own, give all of them, rank 0's first: they are rewritten
+/// together, so that all merge the same and none wait for one another in a ring.
 ///
 /// A CAP is the most bytes of a bucket: 25MB (10^6), 25MiB (2^20) or plain bytes; a list such as 1MiB,25MiB for the
 /// first bucket of each kind and group, the second, and so on (the last goes for all further ones); `none` for no
@@ -19,9 +22,9 @@ use std::path::PathBuf;
 /// all-reduces up to 25 MiB; if one is given, only those that are given.
 #[derive(Debug, clap::Args)]
 pub struct RewriteArgs {
-    /// The file to rewrite: FX text, native text or JSON, plain or gzip; `-` is stdin
-    #[arg(value_name = "GRAPH")]
-    graph: PathBuf,
+    /// The file of all ranks, or that of each: FX text, native text or JSON, plain or gzip; `-` is stdin
+    #[arg(value_name = "GRAPH", required = true)]
+    graphs: Vec<PathBuf>,
     /// Bucket all-gathers
     #[arg(long, value_name = "CAP", allow_hyphen_values = true)]
     all_gather: Option<String>,
@@ -94,7 +97,8 @@ pub struct RewriteArgs {
     /// Say how large the graph is and how long each pass took
     #[arg(long)]
     stats: bool,
-    /// Where to write the graph; may be the file that was read [default: stdout]
+    /// Where to write the graph; may be the file that was read [default: stdout]. Of several graphs each has its own:
+    /// `{rank}` in OUT stands for the rank
     #[arg(short, long, value_name = "OUT")]
     out: Option<PathBuf>,
     /// The form to write, if not that of the file that was read
@@ -145,8 +149,8 @@ pub enum SwitchWord {
 /// What to do, as validated.
 #[derive(Debug)]
 pub struct Job {
-    /// The file to rewrite.
-    pub graph: PathBuf,
+    /// The files to rewrite: one for all ranks, or one for each.
+    pub graphs: Vec<PathBuf>,
     /// The passes to run.
     pub pipeline: Pipeline,
     /// What to say before.
@@ -160,6 +164,9 @@ pub struct Job {
     pub out: Option<PathBuf>,
     pub to: Option<Format>,
 }
+
+/// What stands for the rank in the name of an output.
+const RANK: &str = "{rank}";
 
 /// Caps above this are taken, but are likely a slip of the unit.
 const ABSURD_CAP: u64 = 1 << 40;
@@ -187,8 +194,12 @@ impl RewriteArgs {
         if self.out.as_ref().is_some_and(|out| out.extension().is_some_and(|extension| extension == "gz")) {
             notes.push("note: the output is plain text, whatever its name ends in".to_owned());
         }
+        let out = self.out.filter(|out| out.as_os_str() != "-");
+        if self.graphs.len() > 1 {
+            check_out_of_ranks(out.as_deref(), self.json)?;
+        }
         Ok(Job {
-            graph: self.graph,
+            graphs: self.graphs,
             pipeline,
             notes,
             facts: self.facts.validate()?,
@@ -196,7 +207,7 @@ impl RewriteArgs {
             explain: self.explain,
             json: self.json,
             stats: self.stats,
-            out: self.out.filter(|out| out.as_os_str() != "-"),
+            out,
             to: self.to.map(Format::from),
         })
     }
@@ -330,6 +341,18 @@ fn read_size(option: &str, text: &str) -> Result<u64> {
     }
 }
 
+/// Where the graphs of several ranks go must be said, and differ by rank.
+fn check_out_of_ranks(out: Option<&Path>, json: bool) -> Result<()> {
+    match out {
+        None if json => Ok(()),
+        None => bail!("several graphs are rewritten to several files; say where, such as -o 'rank{{rank}}.txt'"),
+        Some(out) if !out.to_string_lossy().contains(RANK) => {
+            bail!("-o {}: several graphs need `{RANK}` in it, for the rank that each is for", out.display())
+        }
+        Some(_) => Ok(()),
+    }
+}
+
 fn absurd_caps(options: &BucketOptions) -> Option<String> {
     let cap = options.caps.cap_bytes.iter().find(|&&cap| cap > ABSURD_CAP && cap < i64::MAX as u64)?;
     let kind = options.kind.name().replace('_', "-");
@@ -337,6 +360,12 @@ fn absurd_caps(options: &BucketOptions) -> Option<String> {
 }
 
 impl Job {
+    /// The file that a rank's graphs are written to.
+    pub fn out_of_rank(&self, rank: usize) -> Option<PathBuf> {
+        let out = self.out.as_ref()?;
+        Some(PathBuf::from(out.to_string_lossy().replace(RANK, &rank.to_string())))
+    }
+
     /// Warns of filters that name nothing in the graph.
     pub fn warn_of_strangers(&self, graph: &Graph) {
         let options = self.pipeline.passes.iter().find_map(|pass| match pass {

@@ -26,6 +26,8 @@ pub fn wants(job: &Job, graph: &Graph) -> bool {
 ///
 /// A refusal is a fault of the passes, or of the checker: never of the input, unless the checker finds one in it that the
 /// verifier did not.
+///
+/// Of graphs that were rewritten together, what moves a launch may stand in another rank's graph.
 pub fn prove(job: &Job, label: &str, document: &Document, index: usize, source: Option<&Graph>) -> Result<ProofReport> {
     let Some(source) = source else {
         let because = if job.verify.is_some() {
@@ -36,7 +38,8 @@ pub fn prove(job: &Job, label: &str, document: &Document, index: usize, source: 
         return Ok(ProofReport::NotTried(because));
     };
     let views = |pass: &Pass| matches!(pass, Pass::Bucket(options) if options.unpack == Unpack::Views);
-    let options = Options { outputs_may_share: job.pipeline.passes.iter().any(views), ..Options::default() };
+    let options =
+        Options { outputs_may_share: job.pipeline.passes.iter().any(views), launches_may_move: job.graphs.len() > 1 };
     let before = Some(Source { file: label, document, graph: index });
     let name = &source.name;
     match check::prove_with(source, &document.graphs()[index], options) {

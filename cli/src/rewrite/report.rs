@@ -100,6 +100,9 @@ pub struct PassSummary {
 
 #[derive(Debug, Serialize)]
 pub struct GraphReport {
+    /// Of graphs that were rewritten together, whose it is.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rank: Option<usize>,
     pub graph: String,
     pub nodes: Change<usize>,
     #[serde(skip)]
@@ -179,6 +182,7 @@ impl GraphReport {
             plans.iter().flat_map(|(pass, plan)| bucket_reports(graph, pass, plan)).collect();
         let collectives = kinds(graph, &before.collectives, &survey(graph, &dependencies), &plans);
         let mut report = Self {
+            rank: None,
             graph: graph.name.clone(),
             nodes: Change { before: before.nodes, after: graph.order().len() },
             edges: Change { before: before.edges, after: dependencies.edge_count() },

@@ -1,6 +1,6 @@
 //! What is said of a rewritten graph: a summary of one screen, a line for each collective, and statistics.
 
-use super::report::{Change, Fate, GraphReport, ProofReport, Volume, growth_percent};
+use super::report::{Change, Fate, GraphReport, KindReport, ProofReport, Volume, growth_percent};
 use crate::table::{Align, Table};
 use crate::units::{count, human, human_or_unknown};
 
@@ -55,6 +55,13 @@ pub fn summary(report: &GraphReport) -> Vec<String> {
     lines.push(format!("  {} moved, {} added; {}", count(report.nodes_moved, "node"), copies(report), peak(report)));
     if report.no_device_data {
         lines.push("  no device data: taken as one device".to_owned());
+    }
+    let buckets: usize = report.collectives.iter().map(|row| row.buckets).sum();
+    let group = |row: &KindReport| row.group != report.collectives[0].group;
+    if report.rank.is_none() && buckets > 0 && report.collectives.iter().any(group) {
+        lines.push(
+            "  launches of several groups: if ranks have graphs of their own, rewrite them in one command".to_owned(),
+        );
     }
     lines.push(match &report.proof {
         ProofReport::Equal => "  proven equal".to_owned(),

@@ -1,0 +1,154 @@
+//! Graphs of several ranks, rewritten together.
+
+use super::args::Job;
+use super::report::{Before, GraphReport};
+use super::{Times, prove, summary, write_json};
+use crate::fault::InputFault;
+use crate::input::{self, File};
+use crate::{Verdict, check_ranks, output, talk};
+use anyhow::{Result, anyhow, bail};
+use bucketeer::check::ranks::{RankOptions, check_ranks as find_faults};
+use bucketeer::ir::{Dependencies, Graph};
+use bucketeer::passes::{PipelineError, TogetherError};
+
+/// Rewrites the nth graphs of all files together, proves each, and holds the ranks' launches against each other.
+pub fn run(job: &Job) -> Result<Verdict> {
+    let progress = talk::Progress::start();
+    let mut times = Times::default();
+    progress.set("reading".to_owned());
+    let mut files = times.measure("read", || progress.pause(|| input::read_ranks(&job.graphs, &job.facts)))?;
+    progress.pause(|| job.notes.iter().for_each(|note| talk::say(note)));
+    let count = files.first().map_or(0, |file| file.document.graphs().len());
+    let mut reports = Vec::new();
+    for index in 0..count {
+        progress.pause(|| files.iter().for_each(|file| job.warn_of_strangers(&file.document.graphs()[index])));
+        let graphs = || files.iter().map(|file| &file.document.graphs()[index]);
+        let sources: Vec<Option<Graph>> =
+            graphs().map(|graph| prove::wants(job, graph).then(|| graph.clone())).collect();
+        let before: Vec<Before> = graphs().map(|graph| Before::of(graph, &Dependencies::of(graph))).collect();
+        let mut graphs: Vec<&mut Graph> = files.iter_mut().map(|file| &mut file.document.graphs_mut()[index]).collect();
+        let name = graphs[0].name.clone();
+        let passes =
+            job.pipeline.run_together(&mut graphs, &mut |pass| progress.set(format!("{name}: {}", pass.name())));
+        let passes = passes.map_err(|error| refused(&files, error))?;
+        progress.set(format!("{name}: prove"));
+        for ((rank, before), (passes, source)) in before.into_iter().enumerate().zip(passes.into_iter().zip(sources)) {
+            let File { label, document } = &files[rank];
+            let mut report = GraphReport::new(&document.graphs()[index], before, passes);
+            report.rank = Some(rank);
+            let proof = times.measure("prove", || prove::prove(job, label, document, index, source.as_ref()))?;
+            report.take_proof(proof);
+            reports.push(report);
+        }
+        times.measure("check ranks", || agree(&files, index))?;
+    }
+    progress.set("writing".to_owned());
+    if job.out.is_some() {
+        let texts = times.measure("print", || progress.pause(|| texts(job, files)))?;
+        output::write_all(&texts)?;
+    }
+    drop(progress);
+    show(job, &reports, &times);
+    if job.json {
+        write_json(job, &reports)?;
+    }
+    Ok(Verdict::Accepted)
+}
+
+/// Each rank's file, as it is to be.
+fn texts(job: &Job, files: Vec<File>) -> Result<Vec<(std::path::PathBuf, Vec<u8>)>> {
+    let text = |(rank, file): (usize, File)| {
+        let File { label, mut document } = file;
+        if let Some(format) = job.to {
+            document = crate::convert::to_format(document, format, &label)?;
+        }
+        Ok(job.out_of_rank(rank).map(|out| (out, document.print())))
+    };
+    files.into_iter().enumerate().filter_map(|file| text(file).transpose()).collect()
+}
+
+/// What the passes see to, seen by a check that knows nothing of them.
+fn agree(files: &[File], index: usize) -> Result<()> {
+    let graphs: Vec<Graph> = files.iter().map(|file| file.document.graphs()[index].clone()).collect();
+    let found = find_faults(&graphs, &RankOptions::default()).map_err(|error| check_ranks::refused(files, error))?;
+    match found.first() {
+        None => Ok(()),
+        Some(fault) => bail!(
+            "graph `{}`: the ranks no longer launch the same. That is a fault of bucketeer, please report it. Nothing is \
+             written\n{fault}",
+            graphs[0].name
+        ),
+    }
+}
+
+/// Graphs that do not belong together are the input's fault; that something is not known, or not done, is not.
+fn refused(files: &[File], error: TogetherError) -> anyhow::Error {
+    let of_rank = |rank: usize| files.get(rank).map_or("", |file| &*file.label).to_owned();
+    let file = match &error {
+        TogetherError::NotAMember { rank, .. } => of_rank(*rank),
+        TogetherError::Rank { rank, error: PipelineError::Input(_) } => of_rank(*rank),
+        TogetherError::Differ { left, right, after: None, .. } => {
+            format!("{}\n  {}", of_rank(left.rank), of_rank(right.rank))
+        }
+        TogetherError::Stuck { rank, missing, after: None, .. } => {
+            format!("{}\n  {}", of_rank(*rank), of_rank(*missing as usize))
+        }
+        TogetherError::NoGraphOfRank { .. } => {
+            let labels: Vec<&str> = files.iter().map(|file| &*file.label).collect();
+            labels.join("\n  ")
+        }
+        TogetherError::Rank { .. }
+        | TogetherError::UnknownMembers { .. }
+        | TogetherError::Differ { .. }
+        | TogetherError::Stuck { .. }
+        | TogetherError::Region { .. }
+        | TogetherError::Adjacent { .. } => return anyhow!(error),
+    };
+    InputFault::of_file(&file, error).into()
+}
+
+/// Everything that is said, on stderr; once for ranks of which the same is to be said.
+fn show(job: &Job, reports: &[GraphReport], times: &Times) {
+    let mut said: Vec<(Vec<usize>, Vec<String>)> = Vec::new();
+    for report in reports {
+        let mut lines = Vec::new();
+        if job.explain {
+            lines.extend(summary::explain(report));
+        }
+        if !job.json {
+            lines.extend(summary::summary(report));
+        }
+        lines.extend(report.warnings.iter().map(|warning| format!("warning: {warning}")));
+        match said.iter_mut().find(|(_, known)| *known == lines) {
+            Some((ranks, _)) => ranks.extend(report.rank),
+            None => said.push((report.rank.into_iter().collect(), lines)),
+        }
+    }
+    for (ranks, lines) in &said {
+        if !lines.is_empty() {
+            talk::say(&format!("{}:", name_of(ranks)));
+        }
+        lines.iter().for_each(|line| talk::say(line));
+    }
+    if job.stats {
+        reports.first().into_iter().flat_map(summary::stats).for_each(|line| talk::say(&line));
+        talk::say(&times.line());
+    }
+}
+
+/// `rank 0`, `ranks 0, 2-5`.
+fn name_of(ranks: &[usize]) -> String {
+    let mut runs: Vec<(usize, usize)> = Vec::new();
+    for &rank in ranks {
+        match runs.last_mut() {
+            Some((_, last)) if *last + 1 == rank => *last = rank,
+            _ => runs.push((rank, rank)),
+        }
+    }
+    let run = |&(first, last): &(usize, usize)| {
+        if first == last { first.to_string() } else { format!("{first}-{last}") }
+    };
+    let list: Vec<String> = runs.iter().map(run).collect();
+    let word = if ranks.len() == 1 { "rank" } else { "ranks" };
+    format!("{word} {}", list.join(", "))
+}
