@@ -132,8 +132,8 @@ fn w7_a_merge_of_one_kind_leaves_no_loop_for_the_next() {
 fn w8_a_reader_of_a_members_shape_reads_it_from_the_input() {
     let text = "s = symbol hint=4; p = input f32[s, 3]; q = input f32[4]\ng = all_gather(p, G0:2)\n\
                 n = aten.sym_size.int(g, 0) : Sym(2*s); m = aten.sym_numel.default(g) : Sym(6*s)\n\
-                k = aten.sym_size.int(g, -1) : Sym(3)\nw = wait(g)\n\
-                h = all_gather(q, G0:2); v = wait(h)\noutput(w, v, n, m, k)";
+                k = aten.sym_size.int(g, -1) : Sym(3); l = aten.sym_size.int(g, -2) : Sym(2*s)\nw = wait(g)\n\
+                h = all_gather(q, G0:2); v = wait(h)\noutput(w, v, n, m, k, l)";
     let settings: Vec<_> =
         [4, 5, 0].map(|s| Settings { symbols: [("s".to_owned(), s)].into(), ..Settings::default() }).into();
     for pipeline in [ALL, ADJACENT, COALESCED] {

@@ -64,6 +64,7 @@ fn key_1_members_that_differ_in_any_field_of_the_key_stay_apart() {
         ("reduce op, root or dimension", "cx = all_reduce(x, sum, G0:2)", "cy = all_reduce(y, max, G0:2)"),
         ("user boundary", "cx = all_reduce(x, sum, G0:2) key=\"a\"", "cy = all_reduce(y, sum, G0:2)"),
         ("options", "cx = all_reduce(x, sum, G0:2) impl=registered", "cy = all_reduce(y, sum, G0:2)"),
+        ("options", "cx = all_reduce(x, sum, G0:2) impl=registered", "cy = all_reduce(y, sum, G0:2) impl=plain"),
         ("in-place form", "z = clone(x); cx = all_reduce_(z, sum, G0:2)", "cy = all_reduce(y, sum, G0:2)"),
         ("reduce op, root or dimension", "cx = broadcast(x, 0, G0:2)", "cy = broadcast(y, 1, G0:2)"),
         ("dtype", "z = cast(x, bf16); cx = all_reduce(z, sum, G0:2)", "cy = all_reduce(y, sum, G0:2)"),

@@ -1,0 +1,80 @@
+//! How a plan is applied: where launches go, what stays where it was, what is refused.
+
+mod common;
+
+use bucketeer::ir::Dependencies;
+use bucketeer::passes::bucketing::{BucketKind, BucketOptions, plan};
+use bucketeer::passes::merge::{MergeError, merge};
+use bucketeer::passes::select::Caps;
+use common::interp::Settings;
+use common::rewrite::{ALL, read, rewrite_graph, rewrite_shapes};
+
+/// A collective whose result a long chain reads, and one whose input another long chain makes: it costs too much to
+/// find out which of the two chains is shorter. Between them stands `x`, which needs neither.
+fn two_long_chains(kind: &str) -> String {
+    let chain = |name: &str, first: &str| -> String {
+        let link = |at: usize| format!("{name}{} = neg({name}{at})\n", at + 1);
+        format!("{name}0 = neg({first})\n{}", (0..1500).map(link).collect::<String>())
+    };
+    let start = |of: &str| kind.replace('X', of);
+    format!(
+        "p = input f32[4]; q = input f32[4]\ng = {}; w = wait(g)\n{}x = neg(q)\n{}h = {}; v = wait(h)\n\
+         output(b1500, x, v)",
+        start("p"),
+        chain("b", "w"),
+        chain("a", "q"),
+        start("a1500"),
+    )
+}
+
+#[test]
+fn where_the_better_place_is_not_found_gathers_are_launched_first_and_reductions_last() {
+    for (kind, first) in [
+        ("all_gather(X, G0:2)", true),
+        ("broadcast(X, 0, G0:2)", true),
+        ("all_reduce(X, sum, G0:2)", false),
+        ("reduce_scatter(X, sum, G0:2)", false),
+        ("all_to_all(X, [], [], G0:2) : f32[4]", false),
+    ] {
+        let done = rewrite_shapes(&two_long_chains(kind), ALL);
+        assert_eq!(done.buckets(), [["g", "h"]]);
+        let launch = done.graph.order().iter().position(|&id| done.graph.collective(id).is_some()).unwrap();
+        assert_eq!(launch < done.place("x"), first, "{kind}");
+    }
+}
+
+#[test]
+fn a_reader_of_a_members_size_does_not_move_below_the_launch() {
+    // The launch takes the place of h: one reader of g stands in the way, and h needs two nodes.
+    let text = "s = symbol hint=4; p = input f32[s]; q = input f32[4]\ng = all_reduce(p, sum, G0:2)\n\
+                n = aten.sym_size.int(g, 0) : Sym(s); a = neg(q); b = neg(a); h = all_reduce(b, sum, G0:2)\n\
+                w = wait(g); v = wait(h)\noutput(w, v, n)";
+    let settings: Vec<_> =
+        [4, 0].map(|s| Settings { symbols: [("s".to_owned(), s)].into(), ..Settings::default() }).into();
+    let done = rewrite_graph(read(text), ALL, &settings);
+    assert_eq!(done.buckets(), [["g", "h"]]);
+    assert_eq!(done.names()[3..7], ["n", "a", "b", "cat"]);
+    assert_eq!(done.moved(), 0);
+}
+
+#[test]
+fn members_whose_symbolic_sizes_have_no_sum_are_refused() {
+    let merged = |size: u64| {
+        let text = format!(
+            "s = symbol; p = input u8[{size}*s]; q = input u8[{size}*s]\n\
+             g = all_reduce(p, sum, G0:2); h = all_reduce(q, sum, G0:2)\noutput(wait(g), wait(h))"
+        );
+        let mut graph = read(&text);
+        let before = graph.clone();
+        let dependencies = Dependencies::of(&graph);
+        let options = BucketOptions { caps: Caps::default(), ..BucketOptions::new(BucketKind::AllReduce) };
+        let plan = plan(&graph, &dependencies, &options);
+        assert_eq!(plan.names(&graph), [["g", "h"]]);
+        let merged = merge(&mut graph, &dependencies, &plan);
+        assert_eq!(merged.is_err(), graph == before);
+        merged
+    };
+    let members = ["g", "h"].map(str::to_owned).to_vec();
+    assert_eq!(merged(1 << 62), Err(MergeError::Size { members }));
+    assert!(merged(1 << 60).is_ok());
+}
