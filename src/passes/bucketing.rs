@@ -9,7 +9,9 @@
 use super::filter::{Filter, Readers, only_wait, waited_elsewhere};
 use super::remarks::{Remarks, Scope};
 use super::select::{Candidate, Caps, PlanGraph, Policy, Selection, select};
-use crate::ir::{CollectiveKind, DType, Dependencies, Graph, GroupId, NodeId, ProcessGroup, RegionId, Type, Variant};
+use crate::ir::{
+    Args, CollectiveKind, DType, Dependencies, Graph, GroupId, NodeId, ProcessGroup, RegionId, Spacing, Type, Variant,
+};
 use indexmap::IndexSet;
 
 pub use super::filter::matches_pattern;
@@ -434,14 +436,7 @@ impl Traits {
         });
         let bytes_travel =
             options.mixed_dtype == MixedDtype::Bytes && options.kind == BucketKind::AllGather && known_size;
-        let known = |name: &str| {
-            matches!(
-                name,
-                "out" | "group_size" | "group_name" | "reduce_op" | "op" | "src" | "root" | "self" | "input" | "dim"
-            )
-        };
-        let extras: Vec<_> = graph.args_of(id).keyword.iter().filter(|(name, _)| !known(name)).collect();
-        let extras = (!extras.is_empty()).then(|| format!("{extras:?}"));
+        let extras = further_options(graph, id);
         BucketKey {
             kind,
             variant: collective.variant,
@@ -453,6 +448,23 @@ impl Traits {
             extras: number(&mut self.extras, extras.as_deref()),
         }
     }
+}
+
+/// What is stated on a collective beside its tensors, kind and group, as text; operands by the names of their nodes.
+fn further_options(graph: &Graph, id: NodeId) -> Option<String> {
+    let known = |name: &str| {
+        matches!(
+            name,
+            "out" | "group_size" | "group_name" | "reduce_op" | "op" | "src" | "root" | "self" | "input" | "dim"
+        )
+    };
+    let further = graph.args_of(id).keyword.iter().filter(|(name, _)| !known(name)).cloned();
+    let further = Args { positional: Vec::new(), keyword: further.collect() };
+    // The sign keeps a node apart from a word.
+    let operand = |index: u32| format!("%{}", graph.name_of(graph.operands(id)[index as usize]));
+    let mut text = String::new();
+    further.write(&mut text, Spacing::Tight, &operand).expect("text can be written to a string");
+    (!text.is_empty()).then_some(text)
 }
 
 /// The group itself; for one that is known by its ranks alone (`tag:[0, 1]`, as older operators name groups), the first

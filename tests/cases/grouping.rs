@@ -65,6 +65,11 @@ fn key_1_members_that_differ_in_any_field_of_the_key_stay_apart() {
         ("user boundary", "cx = all_reduce(x, sum, G0:2) key=\"a\"", "cy = all_reduce(y, sum, G0:2)"),
         ("options", "cx = all_reduce(x, sum, G0:2) impl=registered", "cy = all_reduce(y, sum, G0:2)"),
         ("options", "cx = all_reduce(x, sum, G0:2) impl=registered", "cy = all_reduce(y, sum, G0:2) impl=plain"),
+        (
+            "options",
+            "n = input Sym(n); m = input Sym(m); cx = all_reduce(x, sum, G0:2) impl=n",
+            "cy = all_reduce(y, sum, G0:2) impl=m",
+        ),
         ("in-place form", "z = clone(x); cx = all_reduce_(z, sum, G0:2)", "cy = all_reduce(y, sum, G0:2)"),
         ("reduce op, root or dimension", "cx = broadcast(x, 0, G0:2)", "cy = broadcast(y, 1, G0:2)"),
         ("dtype", "z = cast(x, bf16); cx = all_reduce(z, sum, G0:2)", "cy = all_reduce(y, sum, G0:2)"),
