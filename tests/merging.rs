@@ -7,7 +7,7 @@ use bucketeer::passes::bucketing::{BucketKind, BucketOptions, plan};
 use bucketeer::passes::merge::{MergeError, merge};
 use bucketeer::passes::select::Caps;
 use common::interp::Settings;
-use common::rewrite::{ALL, read, rewrite_graph, rewrite_shapes};
+use common::rewrite::{ALL, read, rewrite, rewrite_graph, rewrite_shapes};
 
 /// A collective whose result a long chain reads, and one whose input another long chain makes: it costs too much to
 /// find out which of the two chains is shorter. Between them stands `x`, which needs neither.
@@ -77,4 +77,48 @@ fn members_whose_symbolic_sizes_have_no_sum_are_refused() {
     let members = ["g", "h"].map(str::to_owned).to_vec();
     assert_eq!(merged(1 << 62), Err(MergeError::Size { members }));
     assert!(merged(1 << 60).is_ok());
+}
+
+#[test]
+fn a_gather_over_one_rank_is_copied_out_only_where_its_result_leaves_the_graph() {
+    let text = "p = input f32[4]; q = input f32[6]\ng = all_gather(p, G0:1); h = all_gather(q, G0:1)\n\
+                w = wait(g); v = wait(h)\noutput(neg(w), v)";
+    let copies = |text: &str, pipeline: &str| {
+        let done = rewrite(text, pipeline);
+        assert_eq!(done.buckets(), [["g", "h"]]);
+        (done.copied(), done.text().matches("aten.clone").count())
+    };
+    assert_eq!(copies(text, "bucket-all-gather{cap=none}"), (1, 1));
+    assert_eq!(copies(text, "bucket-all-gather{cap=none,unpack=views}"), (0, 0));
+    assert_eq!(copies(text, "bucket-all-gather{cap=none,unpack=copies}"), (2, 2));
+    // Columns of two ranks are put together in any case, and share nothing then.
+    assert_eq!(copies(&text.replace("G0:1", "G0:2"), "bucket-all-gather{cap=none}"), (0, 2));
+}
+
+#[test]
+fn scatters_along_inner_dimensions_read_several_unknown_sizes_each_from_its_own() {
+    let text = "s = symbol hint=2; t = symbol hint=3; u = symbol hint=1\n\
+                a = input f32[s, 2*t, u]; b = input f32[t, u, 2*s]; c = input f32[2*u, s, t]\n\
+                g = reduce_scatter(a, sum, G0:2, dim=1); h = reduce_scatter(b, sum, G0:2, dim=2)\n\
+                i = reduce_scatter(c, sum, G0:2)\noutput(wait(g), wait(h), wait(i))";
+    let settings = [[2, 3, 1], [1, 2, 5], [3, 0, 2], [0, 1, 4]].map(|[s, t, u]| Settings {
+        symbols: [("s".to_owned(), s), ("t".to_owned(), t), ("u".to_owned(), u)].into(),
+        ..Settings::default()
+    });
+    let done = rewrite_graph(read(text), ALL, &settings);
+    assert_eq!(done.buckets(), [["g", "h", "i"]]);
+}
+
+#[test]
+fn values_among_the_options_of_coalesced_members_stay_what_they_were() {
+    let text = "n = input Sym(n); m = input Sym(m); p = input f32[4]; q = input f32[4]; r = input f32[2]\n\
+                g = all_reduce(p, sum, G0:2) impl=[n, m]; h = all_reduce(q, sum, G0:2) impl=[n, m]\n\
+                i = all_reduce(r, sum, G0:2) impl=[n, m]\noutput(wait(g), wait(h), wait(i))";
+    for (mode, launch) in [
+        ("concat", "all_reduce(cat, sum, G0:2, impl=[n, m])"),
+        ("coalesced", "all_reduce_coalesced([p, q, r], sum, G0:2, impl=[n, m])"),
+    ] {
+        let done = rewrite_shapes(text, &format!("bucket-all-reduce{{cap=none,mode={mode}}}"));
+        assert!(done.text().contains(launch), "{}", done.text());
+    }
 }

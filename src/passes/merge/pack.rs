@@ -184,11 +184,11 @@ impl Rewrite<'_> {
         // [.., ranks * n, ..] as [.., ranks, n, ..], with the ranks moved to the front.
         let ty = self.emit.tensor(input);
         let mut dims = ty.shape.clone();
+        let mut from: Vec<_> = (0..dims.len()).map(|at| (at, Scale::Same)).collect();
         dims[dim] = dims[dim].divide_exactly(ranks).unwrap_or_else(|| dims[dim].clone());
+        from[dim].1 = Scale::Over(ranks);
         dims.insert(dim, Dim::Const(ranks));
-        let from = (0..dims.len())
-            .map(|at| (at - usize::from(at > dim), if at == dim + 1 { Scale::Over(ranks) } else { Scale::Same }))
-            .collect();
+        from.insert(dim, (dim, Scale::Same));
         let split = self.emit.reshape(input, &Shape { dims, from: (input, from) });
         let mut order: Vec<usize> = (0..=ty.shape.len()).filter(|&at| at != dim).collect();
         order.insert(0, dim);
@@ -243,9 +243,10 @@ fn with_list(args: &Args, count: u32) -> Args {
         }
     }
     let list = Arg::List((0..count).map(Arg::Operand).collect());
+    let moved = |arg: &Arg| shift(arg, count - 1);
     let mut args = Args {
-        positional: args.positional.iter().map(|arg| shift(arg, count - 1)).collect(),
-        keyword: args.keyword.iter().map(|(key, arg)| (key.clone(), shift(arg, count - 1))).collect(),
+        positional: args.positional.iter().map(moved).collect(),
+        keyword: args.keyword.iter().map(|(key, arg)| (key.clone(), moved(arg))).collect(),
     };
     match args.positional.first_mut().or_else(|| args.keyword.first_mut().map(|(_, arg)| arg)) {
         Some(first) => *first = list,
