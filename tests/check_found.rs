@@ -121,3 +121,12 @@ fn an_edge_moves_with_the_wait_of_a_collective_that_another_serves_for() {
                 output(add(v, 1.0), add(w, 2.0), u)";
     proven(text, "dedupe-collectives");
 }
+
+#[test]
+fn a_write_to_what_was_sent_follows_the_merged_launch() {
+    // `i` has to follow `g`, which moves below `j`: so `i` does, too.
+    let text = "x = input f32[4]; y = input f32[4]; z = input f32[4]; g = all_reduce(x, sum, G1:4); v = wait(g)\n\
+                i = all_reduce_(x, sum, G2:2); u = wait(i); j = all_reduce_(z, sum, G2:2); t = wait(j)\n\
+                n = neg(neg(neg(neg(neg(neg(y)))))); h = all_reduce(n, sum, G1:4); w = wait(h); output(v, u, t, w)";
+    proven(text, "bucket-all-reduce{cap=none,groups=G1}");
+}

@@ -99,7 +99,8 @@ fn spans(before: &Walked<'_>, after: &Walked<'_>, assignment: &Assignment) -> Ve
         .collect();
     let mut up = vec![usize::MAX; graph.arena_len()];
     needed_by_empty(before, after, assignment, &mut up);
-    let beside = Beside::of(after);
+    let mut beside = Beside::of(after);
+    beside.add_landed(before, assignment);
     let mut through = vec![[usize::MAX; 2]; beside.channels];
     for &id in graph.order().iter().rev() {
         let mut first = up[id.index()];
@@ -152,6 +153,28 @@ impl<'a, 'g> Beside<'a, 'g> {
             edges.entry(edge.after).or_default().push(edge.before);
         }
         Self { walked, channels: walked.written.len() + 1, edges }
+    }
+
+    /// In the source, a write to what was sent stood below the wait. It still follows the launch, though that may send a
+    /// copy now.
+    fn add_landed(&mut self, before: &Walked<'_>, assignment: &Assignment) {
+        if before.landed.is_empty() {
+            return;
+        }
+        let after = self.walked;
+        let mut images: HashMap<&str, NodeId, FxBuildHasher> = HashMap::default();
+        images.extend(after.graph.order().iter().map(|&id| (after.graph.name_of(id), id)));
+        for (launch, places) in before.launches.iter().zip(&assignment.of) {
+            if let Some((to, _)) = places[0] {
+                images.insert(before.graph.name_of(launch.node), after.launches[to].node);
+            }
+        }
+        let image = |id: NodeId| images.get(before.graph.name_of(id)).copied();
+        for &(launch, writer) in &before.landed {
+            if let (Some(launch), Some(writer)) = (image(before.launches[launch].node), image(writer)) {
+                self.edges.entry(writer).or_default().push(launch);
+            }
+        }
     }
 
     fn edges_into(&self, id: NodeId) -> &[NodeId] {

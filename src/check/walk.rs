@@ -83,6 +83,8 @@ pub(super) struct Walked<'g> {
     pub ranks: Vec<(GroupKey, i64, NodeId)>,
     /// (launch, writer): what a launch sends is written before the launch is waited for.
     pub hazards: Vec<(usize, NodeId)>,
+    /// (launch, writer): what a launch sends is written after it was waited for.
+    pub landed: Vec<(usize, NodeId)>,
     /// By arena index: a number for memory that is written, `u32::MAX` for other; empty if nothing is.
     pub written: Vec<u32>,
     /// Of the result: the first call whose meaning is not followed and that the source does not make.
@@ -145,6 +147,7 @@ pub(super) fn walk<'g>(context: &mut Context<'g>, graph: &'g Graph, role: Role) 
         states,
         ranks: Vec::new(),
         hazards: Vec::new(),
+        landed: Vec::new(),
         written: memory.written_classes(),
         foreign: None,
         pieces: 0,

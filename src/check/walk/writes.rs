@@ -71,14 +71,11 @@ impl Walk<'_, '_> {
     pub(super) fn note_hazards(&mut self, writer: NodeId, place: Val) {
         for storage in self.memory.storages_of(self.context, place) {
             let readers = std::mem::take(&mut self.memory.storage_mut(storage).readers);
-            let (found, node) = (&mut self.found, |pending: &super::Pending| pending.node);
-            let flying: Vec<(usize, u32)> = readers
-                .into_iter()
-                .filter(|&(_, pending)| {
-                    let pending = found.pending[pending as usize];
-                    !pending.waited && node(&pending) != writer
-                })
-                .collect();
+            let found = &mut self.found;
+            let (landed, mut flying): (Vec<_>, Vec<_>) =
+                readers.into_iter().partition(|&(_, pending)| found.pending[pending as usize].waited);
+            found.landed.extend(landed.iter().map(|&(launch, _)| (launch, writer)));
+            flying.retain(|&(_, pending)| found.pending[pending as usize].node != writer);
             found.hazards.extend(flying.iter().map(|&(launch, _)| (launch, writer)));
             self.memory.storage_mut(storage).readers = flying;
         }
