@@ -3,6 +3,12 @@
 //! The targets in `fuzz/` and the test `tests/fuzz_smoke.rs` call them. Each returns whether the input was accepted, so
 //! that a test can tell whether it reaches past the reader.
 
+pub mod choices;
+pub mod damage;
+pub mod grow;
+pub mod pipelines;
+pub mod prove;
+
 use crate::formats::fx::{FxText, print_fresh};
 use crate::ir::json::{from_json, to_json};
 use crate::ir::{Graph, text, verify};

@@ -2,19 +2,29 @@
 
 mod common;
 
-use bucketeer::check::eval::{EvalError, EvalOptions, compare, evaluate};
+use bucketeer::check::eval::{EvalOptions, compare, evaluate};
+use bucketeer::fuzzing::grow::{GraphOptions, RANKS};
 use bucketeer::ir::text::print;
 use bucketeer::passes::Pipeline;
-use common::GraphOptions;
 use proptest::prelude::*;
 
-const PIPELINES: [&str; 4] = [
+const PIPELINES: [&str; 5] = [
     "dedupe-waits,fold-trivial,bucket-reduce-scatter{cap=none},bucket-all-reduce{cap=none},bucket-all-gather{cap=none}",
     "bucket-all-gather{cap=64,mixed-dtype=bytes},bucket-reduce-scatter{cap=64},bucket-broadcast{cap=none}",
     "bucket-reduce-scatter{cap=none,mode=coalesced},bucket-all-reduce{cap=none,mode=coalesced},\
      bucket-all-gather{cap=none,mode=coalesced}",
     "dedupe-collectives,bucket-all-reduce{cap=none,policy=adjacent},bucket-all-gather{cap=1KiB,policy=adjacent}",
+    "bucket-all-to-all{cap=none},bucket-all-gather{cap=none,unpack=copies},bucket-all-reduce{cap=100/1KiB,unpack=copies}",
 ];
+
+/// Seeds and values of the symbol of random graphs; it is hinted to be 2.
+fn settings() -> impl Strategy<Value = EvalOptions> {
+    (any::<u64>(), prop::sample::select(vec![None, Some(0), Some(1), Some(3)])).prop_map(|(seed, s)| EvalOptions {
+        seed,
+        symbols: s.into_iter().map(|s| ("s".to_owned(), s)).collect(),
+        ..EvalOptions::default()
+    })
+}
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(96))]
@@ -23,8 +33,8 @@ proptest! {
     fn random_graphs_are_evaluated_and_rewrites_change_nothing(
         graph in common::graph_strategy_with(GraphOptions { regions: false, ..GraphOptions::default() }),
         pipeline in prop::sample::select(PIPELINES.to_vec()),
+        options in settings(),
     ) {
-        let options = EvalOptions::default();
         let mut after = graph.clone();
         pipeline.parse::<Pipeline>().unwrap().run(&mut after).unwrap();
         let comparison = compare(&graph, &after, &options);
@@ -39,10 +49,18 @@ proptest! {
     }
 
     #[test]
-    fn graphs_with_loops_and_branches_are_evaluated(graph in common::graph_strategy()) {
-        match evaluate(&graph, &EvalOptions::default()) {
-            Ok(ranks) => prop_assert!((1..=common::RANKS as usize).contains(&ranks.len())),
-            Err(error) => prop_assert!(matches!(error, EvalError::Undefined { .. }), "{error}\n{}", print(&graph)),
-        }
+    fn graphs_with_loops_and_branches_are_evaluated_and_rewrites_change_nothing(
+        graph in common::graph_strategy(),
+        pipeline in prop::sample::select(PIPELINES.to_vec()),
+        options in settings(),
+    ) {
+        let ranks = evaluate(&graph, &options);
+        let ranks = ranks.unwrap_or_else(|error| panic!("{error}\n{}", print(&graph)));
+        prop_assert!((1..=RANKS as usize).contains(&ranks.len()));
+        let mut after = graph.clone();
+        pipeline.parse::<Pipeline>().unwrap().run(&mut after).unwrap();
+        let comparison = compare(&graph, &after, &options).unwrap_or_else(|error| panic!("{error}\n{}", print(&graph)));
+        let found: Vec<String> = comparison.differences.iter().map(ToString::to_string).collect();
+        prop_assert!(found.is_empty(), "{}\n{pipeline}\n{}\n{}", found.join("\n"), print(&graph), print(&after));
     }
 }

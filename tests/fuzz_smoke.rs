@@ -2,13 +2,12 @@
 //!
 //! `BUCKETEER_FUZZ=20` makes every test run 20 times as many.
 
-mod common;
 mod files;
 
 use bucketeer::fuzzing;
+use bucketeer::fuzzing::grow::{GraphOptions, grow};
 use bucketeer::ir::json::to_json;
 use bucketeer::ir::text;
-use common::GraphOptions;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::Path;
 
@@ -194,7 +193,7 @@ fn random_graph(random: &mut Random) -> Vec<u8> {
     let steps: Vec<_> = (0..5 + random.below(40))
         .map(|_| (random.below(100) as u8, random.next() as u16, random.next() as u16, random.next() as u16))
         .collect();
-    text::print(&common::grow(&steps, GraphOptions::default())).into_bytes()
+    text::print(&grow(&steps, GraphOptions::default())).into_bytes()
 }
 
 fn random_graphs() -> Vec<Vec<u8>> {

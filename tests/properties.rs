@@ -6,12 +6,12 @@
 
 mod common;
 
+use bucketeer::fuzzing::grow::{GraphOptions, grow};
 use bucketeer::ir::{Dependencies, Graph};
 use bucketeer::passes::bucketing::{BucketKind, BucketOptions, BucketPlan, MixedDtype, plan};
 use bucketeer::passes::select::{Caps, Policy};
 use common::interp::{Settings, run};
 use common::rewrite::rewrite_graph;
-use common::{GraphOptions, grow};
 use petgraph::graph::DiGraph;
 use proptest::prelude::*;
 use proptest::strategy::ValueTree as _;

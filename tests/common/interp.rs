@@ -149,7 +149,7 @@ impl<'a> Machine<'a> {
             while self.graph.region(inner).parent != region {
                 inner = self.graph.region(inner).parent;
             }
-            let inside = |&id: &NodeId| super::encloses(self.graph, inner, self.graph.node(id).region);
+            let inside = |&id: &NodeId| self.graph.encloses(inner, self.graph.node(id).region);
             let end = at + order[at..to].iter().take_while(|id| inside(id)).count();
             let times = if self.graph.region(inner).kind == RegionKind::Loop { 2 } else { 1 };
             for _ in 0..times {

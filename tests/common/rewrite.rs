@@ -1,6 +1,8 @@
 //! Runs a pipeline on a text and holds the result to what must be true of every rewrite.
 
 use super::interp::{Run, Settings, run};
+use bucketeer::check::eval::{Difference, EvalError, EvalOptions, Side, compare};
+use bucketeer::check::{Options, Verdict, prove_with};
 use bucketeer::formats::fx::FxText;
 use bucketeer::ir::text::{parse, print};
 use bucketeer::ir::{Dependencies, Graph, NodeId, Op, Strength, Variant, verify};
@@ -163,7 +165,9 @@ impl Rewritten {
         self.check_members()?;
         self.check_order()?;
         self.check_waits()?;
+        self.check_proof()?;
         for (setting, before) in settings.iter().zip(&self.runs) {
+            self.check_evaluation(setting)?;
             let after = run(&self.graph, &Settings { laid_out: self.made(), ..setting.clone() });
             if let Some(difference) = before.difference(&after) {
                 return Err(difference);
@@ -171,8 +175,8 @@ impl Rewritten {
             if before.races.is_empty() && !after.races.is_empty() {
                 return Err(after.races.join("\n"));
             }
-            let views = self.plans().any(|plan| plan.options.unpack == Unpack::Views);
-            if let Some((a, b)) = after.shared.iter().find(|pair| !views && !before.shared.contains(pair)) {
+            let may_share = self.outputs_may_share();
+            if let Some((a, b)) = after.shared.iter().find(|pair| !may_share && !before.shared.contains(pair)) {
                 return Err(format!("outputs `{a}` and `{b}` share memory and did not before"));
             }
         }
@@ -182,6 +186,35 @@ impl Rewritten {
             return Ok(());
         }
         Err(format!("the second run changed it to\n{}", print(&again)))
+    }
+
+    fn outputs_may_share(&self) -> bool {
+        self.plans().any(|plan| plan.options.unpack == Unpack::Views)
+    }
+
+    /// The checker proves it; with regions it may not be able to decide.
+    fn check_proof(&self) -> Result<(), String> {
+        let options = Options { outputs_may_share: self.outputs_may_share(), ..Options::default() };
+        match prove_with(&self.before, &self.graph, options) {
+            Verdict::Equal(_) => Ok(()),
+            Verdict::CannotDecide(_) if self.before.regions().len() > 1 => Ok(()),
+            verdict => Err(format!("not proven: {verdict}")),
+        }
+    }
+
+    /// The evaluator finds no difference, in graphs that it can run: not where nobody says who is in a group.
+    fn check_evaluation(&self, settings: &Settings) -> Result<(), String> {
+        let symbols = settings.symbols.iter().map(|(name, &value)| (name.clone(), value)).collect();
+        let options = EvalOptions { symbols, ..EvalOptions::default() };
+        let comparison = match compare(&self.before, &self.graph, &options) {
+            Ok(comparison) => comparison,
+            Err(EvalError::Side { side: Side::Before, .. }) => return Ok(()),
+            Err(error) => return Err(error.to_string()),
+        };
+        let allowed =
+            |difference: &&Difference| self.outputs_may_share() && matches!(difference, Difference::Sharing { .. });
+        let found = comparison.differences.iter().find(|difference| !allowed(difference));
+        found.map_or(Ok(()), |difference| Err(format!("the evaluator finds that {difference}")))
     }
 
     /// Names of the calls that the rewrite made.
