@@ -6,6 +6,7 @@ mod edit;
 mod layout;
 mod others;
 
+use bucketeer::check::eval::EvalOptions;
 use bucketeer::formats::fx::FxText;
 use bucketeer::ir::{Graph, text};
 use bucketeer::passes::Pipeline;
@@ -18,13 +19,24 @@ pub struct Pair {
     pub name: String,
     pub before: Graph,
     pub after: Graph,
+    /// What to run them with; none where the graphs are too large to run.
+    pub eval: Option<EvalOptions>,
+}
+
+/// What a fault does to outputs and to the memory of inputs, on some input.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Values {
+    /// One has another value, or there is none: the graph cannot be run.
+    Change,
+    /// None does, and why.
+    Stay(&'static str),
 }
 
 /// One kind of fault.
 pub struct Fault {
     pub name: &'static str,
-    /// Whether some output, or memory that is left, has another value on some input.
-    pub changes_values: bool,
+    /// What becomes of values.
+    pub values: Values,
     /// Plants it; false where the graph has no place for it.
     pub plant: fn(&mut Graph) -> bool,
 }
@@ -33,8 +45,31 @@ const CONCAT: &str = "bucket-reduce-scatter{cap=100MiB},bucket-all-reduce{cap=10
 const COALESCED: &str = "bucket-reduce-scatter{cap=none,mode=coalesced},bucket-all-gather{cap=none,mode=coalesced}";
 const NO_CAP: &str = "bucket-reduce-scatter{cap=none},bucket-all-reduce{cap=none},bucket-all-gather{cap=none},bucket-broadcast{cap=none}";
 
+/// All kinds that merge, each twice, and two groups of the same ranks.
+const SMALL: &str = "graph small {
+  group G:2 = [[0, 1]]
+  group H:2 = [[1, 0]]
+  a = input f32[4, 2]; b = input f32[6]; c = input bf16[2, 2]; d = input bf16[2]; h = input f32[2]
+  e = input f32[3]; f = input f32[3]; wide = input f32[64]
+  ga = all_gather(a, G:2); wa = wait(ga)
+  gb = all_gather(b, G:2); wb = wait(gb)
+  ra = reduce_scatter(a, sum, G:2); va = wait(ra)
+  rb = reduce_scatter(b, sum, G:2); vb = wait(rb)
+  sc = all_reduce(c, sum, G:2); uc = wait(sc)
+  sd = all_reduce(d, sum, G:2); ud = wait(sd)
+  se = all_reduce(e, sum, G:2); ue = wait(se)
+  sf = all_reduce(f, sum, G:2); uf = wait(sf)
+  narrow = prims.convert_element_type.default(wide, bf16) : bf16[64]
+  gn = all_gather(narrow, G:2); wn = wait(gn)
+  gh = all_gather(h, H:2); wh = wait(gh)
+  y = aten.add.Tensor(wa, 1) : f32[8, 2]
+  output(y, wb, va, vb, uc, ud, ue, uf, wn, wh)
+}";
+
 /// Effects of all kinds around collectives that merge.
 const EFFECTS: &str = "graph effects {
+  group G0:2 = [[0, 1], [2, 3]]
+  group H:2 = [[0, 2], [1, 3]]
   a = input f32[4]; b = input f32[4]; s = input f32[4]; t = input f32[4]
   c = input f32[4]; d = input f32[4]
   before = aten.add.Tensor(s, a) : f32[4]
@@ -75,12 +110,18 @@ pub fn pairs() -> Vec<Pair> {
         ("tiny_fsdp_tp_bf16_rsfp32.backward.txt", CONCAT),
         ("tiny_ddp_bf16_arfp32.backward.txt", CONCAT),
         ("live_dynamic.backward.txt", NO_CAP),
+        ("live_static.backward.txt", NO_CAP),
+        ("live.joint.txt", NO_CAP),
         ("live.joint.txt", COALESCED),
     ] {
         let module = FxText::parse(super::files::read(&folder.join(file))).unwrap();
-        pairs.push(rewritten(file, &module.graphs()[0], pipeline));
+        let eval = (!file.contains("_l2_")).then(|| options(&folder, file));
+        let name = if pipeline == COALESCED { format!("{file}, coalesced") } else { file.to_owned() };
+        pairs.push(rewritten(&name, &module.graphs()[0], pipeline, eval));
     }
-    pairs.push(rewritten("effects", &text::parse(EFFECTS).unwrap(), NO_CAP));
+    for (name, text) in [("small", SMALL), ("effects", EFFECTS)] {
+        pairs.push(rewritten(name, &text::parse(text).unwrap(), NO_CAP, Some(EvalOptions::default())));
+    }
     let Some(shared) = super::files::shared() else { return pairs };
     for (case, file) in [
         ("fsdp_l2_ws8_bf16", "backward.all_gather.default.cap100"),
@@ -93,62 +134,102 @@ pub fn pairs() -> Vec<Pair> {
         let name = format!("PyTorch {case} {file}");
         let stem = file.split('.').next().unwrap();
         let before = graph(&format!("{stem}.full.txt"));
-        pairs.push(Pair { name, before, after: graph(&format!("{file}.merged.txt")) });
+        pairs.push(Pair { name, before, after: graph(&format!("{file}.merged.txt")), eval: None });
     }
     pairs
 }
 
-fn rewritten(name: &str, before: &Graph, pipeline: &str) -> Pair {
+fn rewritten(name: &str, before: &Graph, pipeline: &str, eval: Option<EvalOptions>) -> Pair {
     let mut after = before.clone();
     pipeline.parse::<Pipeline>().unwrap().run(&mut after).unwrap();
-    Pair { name: name.to_owned(), before: before.clone(), after }
+    Pair { name: name.to_owned(), before: before.clone(), after, eval }
+}
+
+/// The groups that stand beside a graph.
+fn options(folder: &Path, file: &str) -> EvalOptions {
+    let stem = file.split('.').next().unwrap();
+    // Of live_dynamic: run-time sizes that differ, so that a swap of two shows.
+    let symbols = [("s48", 4), ("s66", 8), ("s77", 16)].map(|(name, size)| (name.to_owned(), size));
+    let mut options = EvalOptions { symbols: symbols.into_iter().collect(), ..EvalOptions::default() };
+    let Ok(text) = std::fs::read(folder.join(format!("{stem}.groups.json"))) else { return options };
+    let value: serde_json::Value = serde_json::from_slice(&text).unwrap();
+    for (name, lists) in value["groups"].as_object().unwrap() {
+        options.groups.insert(name.clone(), serde_json::from_value(lists.clone()).unwrap());
+    }
+    options
 }
 
 /// All kinds.
 pub const FAULTS: &[Fault] = &[
-    Fault { name: "members swapped in the pack", changes_values: true, plant: swap_pack },
-    Fault { name: "one member packed twice, another not", changes_values: true, plant: twice_in_pack },
-    Fault { name: "members swapped in the unpack", changes_values: true, plant: swap_unpack },
-    Fault { name: "member read one element late", changes_values: true, plant: off_by_one },
-    Fault { name: "member read from another's start", changes_values: true, plant: wrong_start },
-    Fault { name: "member of another bucket", changes_values: true, plant: other_buckets_member },
-    Fault { name: "scatter packed member by member", changes_values: true, plant: member_major_scatter },
-    Fault { name: "gather unpacked member by member", changes_values: true, plant: rank_order_of_gather },
-    Fault { name: "gathered table transposed", changes_values: true, plant: transposed_gather },
-    Fault { name: "wait dropped", changes_values: false, plant: drop_wait },
-    Fault { name: "wait after a read", changes_values: false, plant: wait_after_read },
-    Fault { name: "result written while in flight", changes_values: true, plant: write_in_flight },
-    Fault { name: "group swapped", changes_values: false, plant: other_group },
-    Fault { name: "reduction changed", changes_values: true, plant: other_reduction },
-    Fault { name: "root of a broadcast changed", changes_values: true, plant: other_root },
-    Fault { name: "rounding moved across a sum", changes_values: true, plant: cast_across_sum },
-    Fault { name: "rounded twice", changes_values: true, plant: double_rounding },
-    Fault { name: "stale read after an in-place write", changes_values: true, plant: stale_read },
-    Fault { name: "in-place write dropped", changes_values: true, plant: dropped_write },
-    Fault { name: "in-place write added", changes_values: true, plant: extra_write },
-    Fault { name: "collective dropped, input in its place", changes_values: true, plant: drop_launch },
+    Fault { name: "members swapped in the pack", values: Values::Change, plant: swap_pack },
+    Fault { name: "one member packed twice, another not", values: Values::Change, plant: twice_in_pack },
+    Fault { name: "members swapped in the unpack", values: Values::Change, plant: swap_unpack },
+    Fault { name: "member read one element late", values: Values::Change, plant: off_by_one },
+    Fault { name: "member read from another's start", values: Values::Change, plant: wrong_start },
+    Fault { name: "member of another bucket", values: Values::Change, plant: other_buckets_member },
+    Fault { name: "scatter packed member by member", values: Values::Change, plant: member_major_scatter },
+    Fault { name: "gather unpacked member by member", values: Values::Change, plant: rank_order_of_gather },
+    Fault { name: "gathered table transposed", values: Values::Change, plant: transposed_gather },
+    Fault { name: "wait dropped", values: Values::Change, plant: drop_wait },
+    Fault { name: "wait after a read", values: Values::Change, plant: wait_after_read },
+    Fault { name: "result written while in flight", values: Values::Change, plant: write_in_flight },
+    Fault { name: "ranks of a group in another order", values: Values::Change, plant: other_rank_order },
+    Fault { name: "result reduced once more", values: Values::Change, plant: reduced_twice },
+    Fault { name: "group swapped", values: Values::Change, plant: other_group },
+    Fault { name: "reduction changed", values: Values::Change, plant: other_reduction },
+    Fault { name: "root of a broadcast changed", values: Values::Change, plant: other_root },
+    Fault { name: "rounding moved across a sum", values: Values::Change, plant: cast_across_sum },
+    Fault { name: "rounded twice", values: Values::Change, plant: double_rounding },
+    Fault { name: "stale read after an in-place write", values: Values::Change, plant: stale_read },
+    Fault { name: "in-place write dropped", values: Values::Change, plant: dropped_write },
+    Fault { name: "in-place write added", values: Values::Change, plant: extra_write },
+    Fault { name: "collective dropped, input in its place", values: Values::Change, plant: drop_launch },
     Fault {
         name: "collective dropped, another's result in its place",
-        changes_values: true,
+        values: Values::Change,
         plant: launch_for_another,
     },
-    Fault { name: "collective launched twice", changes_values: false, plant: second_launch },
-    Fault { name: "collective that nobody asked for", changes_values: false, plant: foreign_launch },
-    Fault { name: "pad leaking", changes_values: true, plant: leaking_pad },
-    Fault { name: "view of a bucket escaping as an output", changes_values: false, plant: escaping_view },
-    Fault { name: "order edge dropped", changes_values: false, plant: lost_edge },
-    Fault { name: "order edge broken", changes_values: false, plant: broken_edge },
-    Fault { name: "launches of a group swapped", changes_values: false, plant: swapped_launches },
-    Fault { name: "collective moved across a fence", changes_values: false, plant: across_fence },
-    Fault { name: "fence dropped", changes_values: false, plant: dropped_fence },
-    Fault { name: "random draws swapped", changes_values: true, plant: swapped_draws },
-    Fault { name: "outputs swapped", changes_values: true, plant: swapped_outputs },
-    Fault { name: "output lost", changes_values: true, plant: lost_output },
-    Fault { name: "input of a gather not at a rank's place", changes_values: true, plant: wrong_slot },
-    Fault { name: "constant changed", changes_values: true, plant: other_constant },
-    Fault { name: "operands swapped", changes_values: true, plant: swapped_operands },
-    Fault { name: "run-time sizes in another order", changes_values: true, plant: wrong_run_time_size },
-    Fault { name: "run-time size not divided", changes_values: true, plant: undivided_size },
-    Fault { name: "member packed before its last step", changes_values: true, plant: stale_member },
-    Fault { name: "memory that was never written", changes_values: true, plant: unwritten_buffer },
+    Fault {
+        name: "collective launched twice",
+        values: Values::Stay("the second result is not read"),
+        plant: second_launch,
+    },
+    Fault {
+        name: "collective that nobody asked for",
+        values: Values::Stay("its result is not read"),
+        plant: foreign_launch,
+    },
+    Fault { name: "pad leaking", values: Values::Change, plant: leaking_pad },
+    Fault { name: "view of a bucket escaping as an output", values: Values::Change, plant: escaping_view },
+    Fault {
+        name: "order edge dropped",
+        values: Values::Stay("an edge says when a node runs, not what it makes"),
+        plant: lost_edge,
+    },
+    Fault {
+        name: "order edge broken",
+        values: Values::Stay("an edge says when a node runs, not what it makes"),
+        plant: broken_edge,
+    },
+    Fault {
+        name: "launches of a group swapped",
+        values: Values::Stay("all ranks of a run launch in the same order, whichever it is"),
+        plant: swapped_launches,
+    },
+    Fault {
+        name: "collective moved across a fence",
+        values: Values::Stay("a fence makes nothing that is read"),
+        plant: across_fence,
+    },
+    Fault { name: "fence dropped", values: Values::Stay("a fence makes nothing that is read"), plant: dropped_fence },
+    Fault { name: "random draws swapped", values: Values::Change, plant: swapped_draws },
+    Fault { name: "outputs swapped", values: Values::Change, plant: swapped_outputs },
+    Fault { name: "output lost", values: Values::Change, plant: lost_output },
+    Fault { name: "input of a gather not at a rank's place", values: Values::Change, plant: wrong_slot },
+    Fault { name: "constant changed", values: Values::Change, plant: other_constant },
+    Fault { name: "operands swapped", values: Values::Change, plant: swapped_operands },
+    Fault { name: "run-time sizes in another order", values: Values::Change, plant: wrong_run_time_size },
+    Fault { name: "run-time size not divided", values: Values::Change, plant: undivided_size },
+    Fault { name: "member packed before its last step", values: Values::Change, plant: stale_member },
+    Fault { name: "memory that was never written", values: Values::Change, plant: unwritten_buffer },
 ];

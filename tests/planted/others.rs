@@ -3,7 +3,7 @@
 use super::edit::*;
 use bucketeer::ir::optable::effects;
 use bucketeer::ir::{
-    Arg, Args, Collective, CollectiveKind, DType, Graph, NodeId, Op, ReduceOp, Strength, TensorType, Type,
+    Arg, Args, Collective, CollectiveKind, DType, Graph, GroupId, NodeId, Op, ReduceOp, Strength, TensorType, Type,
 };
 
 pub fn drop_wait(graph: &mut Graph) -> bool {
@@ -51,14 +51,62 @@ pub fn change_collective(graph: &mut Graph, change: impl Fn(&Graph, &mut Collect
     false
 }
 
+/// A group of its own, whose ranks are counted in another order: gathers and scatters show it, reductions need not.
 pub fn other_group(graph: &mut Graph) -> bool {
-    let size = launches(graph, |_| true).first().and_then(|&id| graph.group(graph.collective(id).unwrap().group).size);
-    let other = graph.intern_group("planted", size);
-    change_collective(graph, |_, collective| {
-        let before = collective.group;
-        collective.group = other;
-        before != other
+    [true, false].into_iter().any(|ordered| {
+        let Some(&id) = launches(graph, |c| is_ordered(c) == ordered).last() else { return false };
+        let mut collective = graph.collective(id).unwrap();
+        let size = graph.group(collective.group).size;
+        let mut members = graph.group(collective.group).members.clone();
+        members.iter_mut().for_each(|list| list.reverse());
+        collective.group = graph.intern_group("planted", size);
+        graph.group_mut(collective.group).members = members;
+        graph.node_mut(id).op = Op::Collective(collective);
+        true
     })
+}
+
+fn is_ordered(collective: Collective) -> bool {
+    matches!(collective.kind, CollectiveKind::AllGather { .. } | CollectiveKind::ReduceScatter { .. })
+}
+
+/// The group of the same ranks, counted the other way round: what is gathered or scattered comes in another order.
+pub fn other_rank_order(graph: &mut Graph) -> bool {
+    let same_ranks = |graph: &Graph, old: GroupId| {
+        let sorted = |group: GroupId| {
+            let mut members: Vec<_> = graph.group(group).members.first()?.clone();
+            members.sort_unstable();
+            Some(members)
+        };
+        let groups = (0..graph.groups().len()).map(GroupId::from_index);
+        groups.filter(|&group| group != old).find(|&group| sorted(group).is_some() && sorted(group) == sorted(old))
+    };
+    change_collective(graph, |graph, collective| {
+        let ordered =
+            matches!(collective.kind, CollectiveKind::AllGather { .. } | CollectiveKind::ReduceScatter { .. });
+        match same_ranks(graph, collective.group).filter(|_| ordered) {
+            Some(other) => {
+                collective.group = other;
+                true
+            }
+            None => false,
+        }
+    })
+}
+
+/// What was reduced is reduced again.
+pub fn reduced_twice(graph: &mut Graph) -> bool {
+    // An average of averages is the same one.
+    for id in launches(graph, |c| c.kind == CollectiveKind::AllReduce { op: ReduceOp::Sum } && !c.coalesced) {
+        let Some(&wait) = users(graph, id).first() else { continue };
+        let (op, args, ty) = (graph.node(id).op, graph.args_of(id).clone(), graph.type_of(id).clone());
+        let place = next_of(graph, wait);
+        let again = insert_op(graph, place, op, args, &[wait], ty.clone());
+        let result = insert_op(graph, place, Op::Wait, positional(vec![operand()]), &[again], ty);
+        replace_uses(graph, wait, result, &[again]);
+        return true;
+    }
+    false
 }
 
 pub fn other_reduction(graph: &mut Graph) -> bool {
