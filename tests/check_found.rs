@@ -130,3 +130,23 @@ fn a_write_to_what_was_sent_follows_the_merged_launch() {
                 n = neg(neg(neg(neg(neg(neg(y)))))); h = all_reduce(n, sum, G1:4); w = wait(h); output(v, u, t, w)";
     proven(text, "bucket-all-reduce{cap=none,groups=G1}");
 }
+
+#[test]
+fn a_region_moves_as_a_whole() {
+    // The body needs `v`, which moves below `j`; `i` does not, and moves with it.
+    let text = "x = input f32[4]; y = input f32[4]; z = input f32[4]; g = all_reduce(x, sum, G1:4); v = wait(g)\n\
+                region call { i = all_reduce(x, max, G2:2); u = wait(i); r = relu(v) }\n\
+                j = all_reduce(z, sum, G2:2); t = wait(j); n = neg(neg(neg(neg(neg(neg(neg(neg(y))))))))\n\
+                h = all_reduce(n, sum, G1:4); w = wait(h); output(v, t, w)";
+    proven(text, "bucket-all-reduce{cap=none,groups=G1}");
+    // Its own order stays.
+    let inner = "x = input f32[4]; y = input f32[4]\n\
+                 region call { i = all_reduce(x, max, G2:2); u = wait(i); j = all_reduce(y, max, G2:2); t = wait(j) }\n\
+                 output(x)";
+    refused(
+        inner,
+        "i = all_reduce(x, max, G2:2); u = wait(i); j = all_reduce(y, max, G2:2); t = wait(j)",
+        "j = all_reduce(y, max, G2:2); t = wait(j); i = all_reduce(x, max, G2:2); u = wait(i)",
+        "the launches of a group stand in another order",
+    );
+}
