@@ -14,11 +14,12 @@
 //! | [`formats`] | readers and writers of other forms: PyTorch FX text |
 //! | [`check`] | proofs that a rewrite computes the same, an evaluator of all ranks, and the check across ranks |
 //! | [`passes`] | what to merge ([`passes::bucketing`]), how ([`passes::merge`]), and pipelines |
+//! | [`runtime`] | collectives on buffers: the backend trait, ranks as threads, a fake |
 //!
 //! A toolchain with a graph of its own implements [`passes::select::PlanGraph`] and gets the selection alone; see
 //! `examples/petgraph_plan.rs`.
 
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 pub mod check;
 pub mod formats;
@@ -26,3 +27,4 @@ pub mod formats;
 pub mod fuzzing;
 pub mod ir;
 pub mod passes;
+pub mod runtime;

@@ -1,0 +1,134 @@
+//! How fast ranks as threads exchange, against copying the same bytes.
+//!
+//! `cargo bench --bench runtime` prints, for an all-reduce of f32 in place on 2 ranks, the median and best time of a
+//! call and the time of a memcpy of the buffer in the same run; then 200 small all-reduces one by one, in flight
+//! together, and as one block, with and without a link of 50 us. Names of parts run only those: `sizes`, `many`,
+//! `faults` (random delays, kills and orders, thousands of times).
+
+use bucketeer::ir::{DType, GlobalRank, ReduceOp};
+use bucketeer::runtime::local::{LocalOptions, LocalRank, run};
+use bucketeer::runtime::{Backend, Buffer, CallOptions, Group, Operands};
+use std::time::{Duration, Instant};
+
+fn main() {
+    let wanted: Vec<String> = std::env::args().skip(1).filter(|argument| !argument.starts_with("--")).collect();
+    let runs = |part: &str| wanted.is_empty() || wanted.iter().any(|wanted| wanted == part);
+    if runs("sizes") {
+        sizes();
+    }
+    if runs("many") {
+        many();
+    }
+}
+
+/// Runs on 2 ranks and returns what rank 0 does.
+fn on_two<T: Send>(options: LocalOptions, body: impl Fn(&LocalRank, &Group) -> T + Sync) -> T {
+    let results = run(2, options, |rank| {
+        let group = rank.new_group("world", &[GlobalRank(0), GlobalRank(1)]).expect("a group of both");
+        let result = body(&rank, &group);
+        rank.barrier(&group, &CallOptions::blocking()).expect("both are there");
+        result
+    });
+    results.expect("two threads").into_iter().next().expect("two ranks").expect("no panic")
+}
+
+fn filled(rank: &LocalRank, bytes: u64) -> Buffer {
+    let buffer = rank.arena(bytes).expect("there is memory").buffer(0, bytes).expect("the whole arena");
+    buffer.write().expect("nobody else has it").fill(0);
+    buffer
+}
+
+fn median(times: &mut [f64]) -> f64 {
+    times.sort_by(f64::total_cmp);
+    times[times.len() / 2]
+}
+
+fn sizes() {
+    println!(
+        "{:>10} {:>12} {:>12} {:>12} {:>8} {:>14}",
+        "bytes", "median us", "best us", "memcpy us", "ratio", "GB/s (bytes)"
+    );
+    for (bytes, repeats) in [(1 << 10, 3000), (64 << 10, 1000), (1 << 20, 300), (25 << 20, 30), (256 << 20, 7)] {
+        let (mut times, mut copies) = on_two(LocalOptions::default(), |rank, group| {
+            let buffer = filled(rank, bytes);
+            let data = Operands::in_place(buffer.clone(), DType::F32);
+            let mut times = Vec::new();
+            for _ in 0..repeats + 2 {
+                let start = Instant::now();
+                rank.all_reduce(group, data.clone(), ReduceOp::Sum.into(), &CallOptions::blocking()).expect("a sum");
+                times.push(start.elapsed().as_secs_f64() * 1e6);
+            }
+            // One rank copies while the other waits for it.
+            let mut copies = Vec::new();
+            if group.rank().0 == 0 {
+                let (source, mut target) = (vec![1u8; bytes as usize], vec![0u8; bytes as usize]);
+                for _ in 0..repeats.min(100) {
+                    let start = Instant::now();
+                    target.copy_from_slice(std::hint::black_box(&source));
+                    std::hint::black_box(&target);
+                    copies.push(start.elapsed().as_secs_f64() * 1e6);
+                }
+            }
+            (times.split_off(2), copies)
+        });
+        let (time, copy) = (median(&mut times), median(&mut copies));
+        let speed = bytes as f64 / time / 1e3;
+        println!("{bytes:>10} {time:>12.1} {:>12.1} {copy:>12.1} {:>8.2} {speed:>14.2}", times[0], time / copy);
+    }
+}
+
+/// How 200 all-reduces are launched.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Way {
+    OneByOne,
+    InFlight,
+    Block,
+}
+
+fn many() {
+    println!("\n{:24} {:>8} {:>12} {:>12} {:>12}", "200 all-reduces", "link", "one by one", "in flight", "one block");
+    for (name, bytes) in
+        [("4 KiB each", vec![4 << 10; 200]), ("64 KiB each", vec![64 << 10; 200]), ("mixed to 1 MiB", mixed())]
+    {
+        for link in [None, Some("alpha=50us,beta=10GB/s")] {
+            let options =
+                LocalOptions { link: link.map(|text| text.parse().expect("a link")), ..LocalOptions::default() };
+            let times = on_two(options, |rank, group| {
+                [Way::OneByOne, Way::InFlight, Way::Block].map(|way| {
+                    let buffers: Vec<Buffer> = bytes.iter().map(|bytes| filled(rank, *bytes)).collect();
+                    let mut times: Vec<f64> =
+                        (0..11).map(|_| launch(rank, group, &buffers, way).as_secs_f64() * 1e3).collect();
+                    median(&mut times)
+                })
+            });
+            let label = link.map_or("none", |_| "50us");
+            println!("{name:24} {label:>8} {:>9.2} ms {:>9.2} ms {:>9.2} ms", times[0], times[1], times[2]);
+        }
+    }
+}
+
+/// Sizes from 1 KiB to 1 MiB, 29 MiB in all, by a fixed rule.
+fn mixed() -> Vec<u64> {
+    (0..200u64).map(|index| 1024 + (index * 7919 % 200) * (index * 104_729 % 200) * 15 * 1024 / 1000 / 4 * 4).collect()
+}
+
+fn launch(rank: &LocalRank, group: &Group, buffers: &[Buffer], way: Way) -> Duration {
+    rank.barrier(group, &CallOptions::blocking()).expect("both are there");
+    let start = Instant::now();
+    let options = if way == Way::OneByOne { CallOptions::blocking() } else { CallOptions::default() };
+    if way == Way::Block {
+        rank.start_coalescing(group).expect("no block is open");
+    }
+    let mut works = Vec::with_capacity(buffers.len());
+    for buffer in buffers {
+        let data = Operands::in_place(buffer.clone(), DType::F32);
+        works.push(rank.all_reduce(group, data, ReduceOp::Sum.into(), &options).expect("a sum"));
+    }
+    if way == Way::Block {
+        works = vec![rank.end_coalescing(group, &CallOptions::default()).expect("a block")];
+    }
+    for work in works {
+        work.wait(None).expect("a sum");
+    }
+    start.elapsed()
+}
