@@ -330,7 +330,7 @@ impl Call {
                 for (what, list, bytes) in [("input", send, input), ("output", receive, output)] {
                     if list.is_empty() {
                         let elements = bytes / self.dtype.bytes();
-                        if elements % size != 0 {
+                        if !elements.is_multiple_of(size) {
                             return Err(format!("the {what} has {elements} elements, which {size} ranks cannot share"));
                         }
                         continue;

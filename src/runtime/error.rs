@@ -75,17 +75,17 @@ pub enum CommError {
     /// Ranks call different things; nothing was moved.
     #[error(
         "{site}: ranks disagree on the {what}: rank {} has {}, rank {} has {}",
-        first.0.0, first.1, second.0.0, second.1
+        ranks.0.0, values.0, ranks.1.0, values.1
     )]
     Mismatch {
         /// Which call.
         site: Site,
         /// What differs: `op`, `dtype`, `count`, `root`.
         what: &'static str,
-        /// The rank earlier in the group, and its value.
-        first: (GlobalRank, String),
-        /// The rank later in the group, and its value.
-        second: (GlobalRank, String),
+        /// Two that disagree, in the group's order.
+        ranks: (GlobalRank, GlobalRank),
+        /// The value of each.
+        values: Box<(String, String)>,
     },
     /// Not done in time.
     #[error("{site}: not done after {waited:?}; {}", arrivals(arrived, missing))]

@@ -184,7 +184,9 @@ impl Backend for FakeRank {
         self.with(group, "end_coalescing", |joined| {
             let block = joined.block.take();
             let Block { calls, done } = block.ok_or_else(|| invalid(group, "end_coalescing", super::NO_BLOCK))?;
-            let result = calls.iter().try_for_each(|call| perform(call, group)).map(|()| {
+            let whole = joined.check_whole("end_coalescing");
+            let performed = whole.and_then(|()| calls.iter().try_for_each(|call| perform(call, group)));
+            let result = performed.map(|()| {
                 let mut numbers = Vec::new();
                 if let Some(call) = calls.iter().find(|call| call.op().peer().is_none()) {
                     numbers.push(joined.number(call));

@@ -1,5 +1,7 @@
 //! Cases of collectives as data, written once for every backend, with a plain reference of what they give.
 
+#![allow(dead_code, reason = "each test file uses a part")]
+
 use bucketeer::check::eval::num;
 use bucketeer::ir::{DType, GlobalRank, GroupRank, ReduceOp};
 use bucketeer::runtime::{Arena, Backend, Buffer, Call, CallOptions, CommError, Group, Op, Operands, Reduction, Work};

@@ -140,7 +140,7 @@ impl Plan {
         }
     }
 
-    /// Moves one tile.
+    /// Moves one tile; none past the last.
     ///
     /// # Safety
     /// The leases that the calls took are held until this returns, and nobody else moves the same tile, before, now or

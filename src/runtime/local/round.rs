@@ -124,8 +124,8 @@ impl Round {
             return Err(CommError::Mismatch {
                 site: self.site(),
                 what: found.what,
-                first: (self.ranks[low], found.first),
-                second: (self.ranks[high], found.second),
+                ranks: (self.ranks[low], self.ranks[high]),
+                values: Box::new((found.first, found.second)),
             });
         }
         state.posts[place] = Some(post.calls);
@@ -137,7 +137,8 @@ impl Round {
         let posts: Vec<Vec<Call>> = state.posts.iter_mut().filter_map(Option::take).collect();
         let bytes = posts.iter().map(|calls| link_bytes(calls)).max().unwrap_or(0);
         let plan = Plan::new(posts);
-        state.tiles = plan.tiles();
+        // A round that moves nothing has one empty tile, so that someone ends it.
+        state.tiles = plan.tiles().max(1);
         state.plan = Some(Arc::new(plan));
         Ok(Some(bytes))
     }
@@ -178,32 +179,30 @@ impl Round {
             while deadline.is_none_or(|deadline| Instant::now() < deadline)
                 && let Some((plan, tile)) = self.claim()
             {
-                if let Some(tile) = tile {
-                    // SAFETY: `claim` gives out each tile once, and the leases are dropped by `unclaim` or `fail` only
-                    // when nobody is between `claim` and `unclaim`.
-                    unsafe { plan.run(tile, scratch) };
-                }
+                // SAFETY: `claim` gives out each tile once, and the leases are dropped by `unclaim` or `fail` only when
+                // nobody is between `claim` and `unclaim`.
+                unsafe { plan.run(tile, scratch) };
                 drop(plan);
                 self.unclaim();
             }
         });
     }
 
-    /// The next tile, counted as running; a round without tiles gives out one empty claim.
-    fn claim(&self) -> Option<(Arc<Plan>, Option<usize>)> {
+    /// The next tile, counted as running.
+    fn claim(&self) -> Option<(Arc<Plan>, usize)> {
         let mut state = lock(&self.state);
-        if !matches!(state.stage, Stage::Moving) || state.next >= state.tiles.max(1) {
+        if !matches!(state.stage, Stage::Moving) || state.next >= state.tiles {
             return None;
         }
         let plan = state.plan.clone()?;
-        let (tile, tiles) = (state.next, state.tiles);
+        let (tile, middle) = (state.next, state.tiles / 2);
         state.next += 1;
         state.running += 1;
-        if self.probe.is_some() && tile == tiles / 2 {
+        if self.probe.is_some() && tile == middle {
             drop(state);
             self.probe_ranks();
         }
-        Some((plan, (tile < tiles).then_some(tile)))
+        Some((plan, tile))
     }
 
     fn unclaim(&self) {
@@ -213,7 +212,7 @@ impl Round {
             return;
         }
         match state.stage {
-            Stage::Moving if state.next >= state.tiles.max(1) => {
+            Stage::Moving if state.next >= state.tiles => {
                 state.stage = Stage::Moved;
                 state.plan = None;
                 settle(&mut state, Instant::now());

@@ -73,16 +73,13 @@ impl World {
         Some(Probe { hook, world: Arc::downgrade(self) })
     }
 
-    /// The meeting of a group that a member joins; made by the first who does.
+    /// The meeting of a group that a member joins; made by the first who does, unless a member is gone already.
     pub fn join(self: &Arc<Self>, group: &Group, op: &'static str) -> Result<Arc<Meeting>, CommError> {
         let site = || Site { group: group.shared_name(), op, seq: None };
         let invalid = |reason| CommError::Invalid { site: site(), reason };
         let mut registry = lock(&self.registry);
-        if let Some((rank, fate)) = group.members().iter().find_map(|rank| Some((*rank, *registry.fates.get(rank)?))) {
-            return Err(CommError::Remote { site: site(), rank, fate });
-        }
         let own = group.members()[group.place()];
-        let Registry { groups, by_name, .. } = &mut *registry;
+        let Registry { groups, by_name, fates } = &mut *registry;
         let named = by_name.entry(group.shared_name()).or_default();
         for entry in named.iter().filter_map(|index| groups.get(*index)) {
             let theirs = &entry.meeting.members;
@@ -99,6 +96,9 @@ impl World {
         let found = named.iter().copied().find(|index| groups[*index].meeting.members.contains(&own));
         let index = found.unwrap_or(groups.len());
         if found.is_none() {
+            if let Some((rank, fate)) = group.members().iter().find_map(|rank| Some((*rank, *fates.get(rank)?))) {
+                return Err(CommError::Remote { site: site(), rank, fate });
+            }
             let (level, link) = (self.options.debug, self.options.link);
             let meeting = Meeting::new(group.shared_name(), group.shared_members(), level, link, self.probe());
             groups.push(Entry { meeting: Arc::new(meeting), joined: vec![false; group.size()] });
