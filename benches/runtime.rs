@@ -1,9 +1,8 @@
 //! How fast ranks as threads exchange, against copying the same bytes.
 //!
 //! `cargo bench --bench runtime` prints, for an all-reduce of f32 in place on 2 ranks, the median and best time of a
-//! call and the time of a memcpy of the buffer in the same run; then 200 small all-reduces one by one, in flight
-//! together, and as one block, with and without a link of 50 us. Names of parts run only those: `sizes`, `many`,
-//! `faults` (random delays, kills and orders, thousands of times).
+//! call and the time of a memcpy of as many bytes in the same run; then 200 small all-reduces one by one, in flight
+//! together, and as one block, with and without a link of 50 us. Names of parts run only those: `sizes`, `many`.
 
 use bucketeer::ir::{DType, GlobalRank, ReduceOp};
 use bucketeer::runtime::local::{LocalOptions, LocalRank, run};

@@ -3,8 +3,8 @@
 use bucketeer::ir::{DType, GlobalRank, ReduceOp};
 use bucketeer::runtime::local::{Action, Hook, LocalOptions, LocalRank, Phase, Point, run};
 use bucketeer::runtime::{Arena, Backend, Buffer, BufferError, CallOptions, CommError, Group, Holder, Operands, Work};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Barrier};
 use std::time::Duration;
 
 const MEMBERS: [GlobalRank; 2] = [GlobalRank(0), GlobalRank(1)];
@@ -127,11 +127,12 @@ fn storage_that_the_host_lets_go_of_lives_until_the_collective_ends() {
 #[test]
 fn a_failed_call_gives_its_buffers_back() {
     let options = LocalOptions { timeout: Duration::from_millis(20), pin: false, ..LocalOptions::default() };
+    let done = Barrier::new(2);
     let results = run(2, options, |rank| {
         let group = rank.new_group("G0", &MEMBERS).unwrap();
         let buffer = rank.arena(64).unwrap().buffer(0, 64).unwrap();
         if rank.rank() == GlobalRank(1) {
-            std::thread::sleep(Duration::from_millis(100));
+            done.wait();
             return;
         }
         let work = sum(&rank, &group, &buffer).unwrap();
@@ -139,6 +140,7 @@ fn a_failed_call_gives_its_buffers_back() {
         assert!(matches!(sum(&rank, &group, &buffer), Err(CommError::Buffer { .. })));
         assert!(work.wait(None).is_err());
         fill(&buffer, 3).unwrap();
+        done.wait();
     });
     assert!(results.unwrap().iter().all(Result::is_ok));
 }

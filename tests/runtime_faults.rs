@@ -3,10 +3,29 @@
 use bucketeer::ir::{DType, GlobalRank, GroupRank, ReduceOp};
 use bucketeer::runtime::local::{Action, Hook, LocalOptions, LocalRank, Phase, Point, run};
 use bucketeer::runtime::{Backend, Call, CallOptions, CommError, Fate, Group, Op, Operands};
-use std::sync::Arc;
+use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
-const TIMEOUT: Duration = Duration::from_millis(40);
+const TIMEOUT: Duration = Duration::from_millis(20);
+/// Longer than anything takes on a machine that does other things.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Counts who has come so far.
+#[derive(Default)]
+struct Gate(Mutex<usize>, Condvar);
+
+impl Gate {
+    fn add(&self) {
+        *self.0.lock().unwrap() += 1;
+        self.1.notify_all();
+    }
+
+    /// Waits until so many have come.
+    fn wait_for(&self, count: usize) {
+        let come = self.0.lock().unwrap();
+        drop(self.1.wait_timeout_while(come, PATIENCE, |come| *come < count).unwrap());
+    }
+}
 
 /// The first ranks of the world.
 fn ranks(size: usize) -> Vec<GlobalRank> {
@@ -14,7 +33,7 @@ fn ranks(size: usize) -> Vec<GlobalRank> {
 }
 
 fn options() -> LocalOptions {
-    LocalOptions { timeout: TIMEOUT, pin: false, ..LocalOptions::default() }
+    LocalOptions { timeout: PATIENCE, pin: false, ..LocalOptions::default() }
 }
 
 /// The same call on all ranks, in an arena of its own.
@@ -50,114 +69,143 @@ fn call(op: &str, rank: &dyn Backend, group: &Group) -> Call {
 const OPS: [&str; 8] =
     ["all_reduce", "all_gather_into", "reduce_scatter", "broadcast", "reduce", "all_to_all_single", "barrier", "send"];
 
-/// What a rank goes through: calls until one fails, and how long the failing one took. At most three calls, as a fault
-/// after the first shows in the second at the latest.
-fn until_it_fails(op: &str, rank: &LocalRank, group: &Group) -> Option<(CommError, Duration)> {
-    for _ in 0..3 {
+/// What rank 1 does at its second call, the one with sequence number 1.
+#[derive(Clone, Copy, Debug)]
+struct Fault {
+    phase: Phase,
+    kind: FaultKind,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum FaultKind {
+    Kill,
+    Stall,
+}
+
+/// All pairs of phase and kind.
+fn faults() -> Vec<Fault> {
+    let phases = [Phase::Before, Phase::During, Phase::After];
+    let kinds = [FaultKind::Kill, FaultKind::Stall];
+    phases.iter().flat_map(|phase| kinds.iter().map(|kind| Fault { phase: *phase, kind: *kind })).collect()
+}
+
+impl Fault {
+    /// A stalled rank comes back when all survivors have their errors.
+    fn hook(self, survivors: usize, told: Arc<Gate>) -> Hook {
+        Arc::new(move |point: &Point<'_>| {
+            if (point.rank, point.seq, point.phase) != (GlobalRank(1), 1, self.phase) {
+                return Action::Go;
+            }
+            match (self.kind, self.phase) {
+                (FaultKind::Kill, _) => Action::Kill,
+                (FaultKind::Stall, Phase::During) => Action::Stall(PATIENCE),
+                (FaultKind::Stall, _) => {
+                    told.wait_for(survivors);
+                    Action::Go
+                }
+            }
+        })
+    }
+
+    /// The first call that can fail: the timeout of those before, and of kills, which are found without one, is long,
+    /// so that a slow machine is not taken for a fault.
+    fn first_to_fail(self) -> u64 {
+        if self.phase == Phase::After { 2 } else { 1 }
+    }
+}
+
+/// Calls until one fails: the error, and how long its call took. At most three, as a fault at the second shows in the
+/// third at the latest.
+fn until_it_fails(op: &str, rank: &LocalRank, group: &Group, fault: Fault) -> Option<(CommError, Duration)> {
+    for number in 0..3 {
         let call = call(op, rank, group);
+        let short = fault.kind == FaultKind::Stall && number >= fault.first_to_fail();
+        let options = CallOptions::default().timeout(if short { TIMEOUT } else { PATIENCE });
         let start = Instant::now();
-        let result = rank.launch(group, call, &CallOptions::default()).and_then(|work| work.wait(None));
-        if let Err(error) = result {
+        if let Err(error) = rank.launch(group, call, &options).and_then(|work| work.wait(None)) {
             return Some((error, start.elapsed()));
         }
     }
     None
 }
 
-/// What rank 1 does at its second call.
-#[derive(Clone, Copy, Debug)]
-struct Fault {
-    phase: Phase,
-    action: Action,
-}
-
-fn hook(fault: Fault) -> Hook {
-    Arc::new(move |point: &Point<'_>| {
-        let hit = point.rank == GlobalRank(1) && point.seq == 1 && point.phase == fault.phase;
-        if hit { fault.action } else { Action::Go }
-    })
-}
-
 /// Runs one fault, checks what each survivor is told and when, and that the survivors go on without the rank.
-fn survive(op: &str, size: usize, fault: Fault, timeout: Duration) {
-    let options = LocalOptions { timeout, hook: Some(hook(fault)), ..options() };
+fn survive(op: &str, size: usize, fault: Fault) {
+    // A send is between two ranks; the others have nothing to do with it.
+    let members = ranks(if op == "send" { 2 } else { size });
+    let told = Arc::new(Gate::default());
+    let options = LocalOptions { hook: Some(fault.hook(members.len() - 1, told.clone())), ..options() };
     let results = run(size as u32, options, |rank| {
-        // A send is between two ranks; the others have nothing to do with it.
-        let members = ranks(if op == "send" { 2 } else { size });
         if !members.contains(&rank.rank()) {
             return Ok(());
         }
         let group = rank.new_group("G", &members).expect("nobody has left before the group is made");
-        let failed = until_it_fails(op, &rank, &group);
+        let failed = until_it_fails(op, &rank, &group, fault);
         if rank.rank() == GlobalRank(1) {
-            // What is stalled comes back later than all patience.
             return failed.map_or(Ok(()), |(error, _)| Err(error.to_string()));
         }
+        told.add();
         let Some((error, time)) = failed else {
             return Err("nothing failed".to_owned());
         };
-        let text = format!("{op} {fault:?} on rank {}: {error}", rank.rank().0);
-        // Twice the timeout, and some for a machine that does other things.
-        assert!(time < 2 * timeout + Duration::from_millis(500), "{text}, after {time:?}");
-        let site = error.site();
-        assert_eq!(&*site.group, "G", "{text}");
-        assert!(site.op == op || op == "send" && site.op == "recv", "{text}");
-        assert!(site.seq.is_some_and(|seq| seq == 1 || seq == 2), "{text}");
-        let arrived_stalled = matches!(fault, Fault { phase: Phase::During, action: Action::Stall(_) });
-        match (&error, fault.action) {
-            (CommError::Timeout { missing, .. }, Action::Stall(_)) if arrived_stalled => {
-                assert!(missing.is_empty(), "{text}")
-            }
-            (CommError::Comm { .. }, Action::Stall(_)) if arrived_stalled => {}
-            (CommError::Timeout { .. } | CommError::Comm { .. }, Action::Stall(_))
-            | (CommError::Remote { .. }, Action::Kill) => {
-                assert_eq!(error.culprits(), [GlobalRank(1)], "{text}");
-            }
-            _ => panic!("{text}"),
-        }
+        check(op, fault, &error, time);
         let smaller = rank.shrink(&group, &[GlobalRank(1)]).map_err(|error| error.to_string())?;
-        let patient = CallOptions::blocking().timeout(Duration::from_secs(20));
-        rank.barrier(&smaller, &patient).map_err(|error| error.to_string())?;
-        Ok(())
+        let patient = CallOptions::blocking().timeout(PATIENCE);
+        rank.barrier(&smaller, &patient).map(drop).map_err(|error| error.to_string())
     })
     .expect("threads");
     for (place, result) in results.into_iter().enumerate() {
         let result = result.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-        assert!(place == 1 || result.is_ok(), "{op} {fault:?} on rank {place}: {result:?}");
-        let killed = fault.action == Action::Kill;
-        assert!(
-            place != 1 || !killed || result.is_err_and(|text| text.contains("rank 1 was killed")),
-            "{op} {fault:?}"
-        );
+        if place != 1 {
+            assert!(result.is_ok(), "{op} {fault:?} on rank {place}: {result:?}");
+            continue;
+        }
+        // The rank itself is told that it is dead, or that the others have given up on it.
+        let text = result.expect_err("the group is broken");
+        assert!(fault.kind == FaultKind::Stall || text.contains("rank 1 was killed"), "{op} {fault:?}: {text}");
     }
 }
 
-fn faults(timeout: Duration) -> Vec<Fault> {
-    let phases = [Phase::Before, Phase::During, Phase::After];
-    let actions = [Action::Kill, Action::Stall(timeout * 3)];
-    phases.iter().flat_map(|phase| actions.iter().map(|action| Fault { phase: *phase, action: *action })).collect()
+/// What a survivor is told: which call of which group, who is at fault, and not too late.
+fn check(op: &str, fault: Fault, error: &CommError, time: Duration) {
+    let text = format!("{op} {fault:?}: {error}, after {time:?}");
+    // Twice the timeout, and time for a machine that does other things.
+    assert!(time < 2 * TIMEOUT + Duration::from_secs(2), "{text}");
+    let site = error.site();
+    assert_eq!(&*site.group, "G", "{text}");
+    assert!(site.op == op || op == "send" && site.op == "recv", "{text}");
+    assert_eq!(site.seq, Some(fault.first_to_fail()), "{text}");
+    match (error, fault.kind) {
+        (CommError::Remote { rank, fate, .. }, FaultKind::Kill) => {
+            assert_eq!((*rank, *fate), (GlobalRank(1), Fate::Killed), "{text}");
+        }
+        // The transfer hangs after all have arrived, so no rank is to blame; unless some were slow to arrive.
+        (CommError::Timeout { .. }, FaultKind::Stall) if fault.phase == Phase::During => {}
+        (CommError::Timeout { missing, .. }, FaultKind::Stall) => assert!(missing.contains(&GlobalRank(1)), "{text}"),
+        _ => panic!("{text}"),
+    }
 }
 
 #[test]
 fn each_collective_names_a_rank_that_dies_or_stalls_before_during_and_after() {
     for op in OPS {
         for size in [2, 3] {
-            for fault in faults(TIMEOUT) {
-                survive(op, size, fault, TIMEOUT);
+            for fault in faults() {
+                survive(op, size, fault);
             }
         }
     }
 }
 
 #[test]
-#[ignore = "takes a minute; run with --release"]
+#[ignore = "a thousand worlds; run with --release"]
 fn a_thousand_faults_without_a_hang() {
     let (mut runs, start) = (0, Instant::now());
     while runs < 1000 {
         for op in OPS {
             for size in [2, 3, 4, 8] {
-                for fault in faults(TIMEOUT / 2) {
-                    survive(op, size, fault, TIMEOUT / 2);
+                for fault in faults() {
+                    survive(op, size, fault);
                     runs += 1;
                 }
             }
@@ -168,8 +216,7 @@ fn a_thousand_faults_without_a_hang() {
 
 #[test]
 fn a_rank_that_panics_is_named_at_once() {
-    let options = LocalOptions { timeout: Duration::from_secs(600), ..options() };
-    let results = run(3, options, |rank| {
+    let results = run(3, options(), |rank| {
         let group = rank.new_group("G", &ranks(3)).unwrap();
         assert!(rank.rank() != GlobalRank(2), "planted");
         let error = rank.barrier(&group, &CallOptions::blocking()).unwrap_err();
@@ -184,8 +231,7 @@ fn a_rank_that_panics_is_named_at_once() {
 
 #[test]
 fn a_rank_that_leaves_with_calls_in_flight_fails_them() {
-    let options = LocalOptions { timeout: Duration::from_secs(600), ..options() };
-    let results = run(3, options, |rank| {
+    let results = run(3, options(), |rank| {
         let group = rank.new_group("G", &ranks(3)).unwrap();
         let work = rank.launch(&group, call("all_reduce", &rank, &group), &CallOptions::default());
         if rank.rank() == GlobalRank(0) {
@@ -210,19 +256,24 @@ fn a_rank_that_leaves_with_calls_in_flight_fails_them() {
 
 #[test]
 fn a_barrier_names_who_is_missing() {
+    let (started, told) = (Gate::default(), Gate::default());
     let results = run(4, options(), |rank| {
         let group = rank.new_group("G", &ranks(4)).unwrap();
+        started.add();
+        started.wait_for(4);
+        let impatient = CallOptions::blocking().timeout(Duration::from_millis(300));
         if rank.rank().0 % 2 == 1 {
-            std::thread::sleep(4 * TIMEOUT);
+            told.wait_for(2);
             // Too late: the group broke meanwhile. The call the others made has failed as for them.
-            let error = rank.barrier(&group, &CallOptions::blocking()).unwrap_err();
+            let error = rank.barrier(&group, &impatient).unwrap_err();
             assert_eq!(error.culprits(), [GlobalRank(1), GlobalRank(3)]);
             return error.to_string();
         }
-        let error = rank.barrier(&group, &CallOptions::blocking()).unwrap_err();
+        let error = rank.barrier(&group, &impatient).unwrap_err();
         assert!(matches!(&error, CommError::Timeout { .. }), "{error}");
         let error = rank.launch(&group, Call::barrier(), &CallOptions::default()).unwrap_err();
         assert!(matches!(&error, CommError::Comm { site, .. } if site.seq == Some(1)), "{error}");
+        told.add();
         error.to_string()
     })
     .unwrap();
@@ -236,17 +287,18 @@ fn a_barrier_names_who_is_missing() {
 
 #[test]
 fn a_wait_can_have_a_time_of_its_own() {
-    let options = LocalOptions { timeout: Duration::from_secs(600), ..options() };
-    let results = run(2, options, |rank| {
+    let told = Gate::default();
+    let results = run(2, options(), |rank| {
         let group = rank.new_group("G", &ranks(2)).unwrap();
         if rank.rank() == GlobalRank(1) {
-            std::thread::sleep(Duration::from_millis(200));
+            told.wait_for(1);
             return true;
         }
         let work = rank.barrier(&group, &CallOptions::default()).unwrap();
         assert!(!work.is_done());
         let error = work.wait(Some(Duration::from_millis(10))).unwrap_err();
         assert_eq!((error.culprits(), work.is_done()), (vec![GlobalRank(1)], true));
+        told.add();
         work.wait(None) == Err(error)
     })
     .unwrap();
@@ -255,8 +307,7 @@ fn a_wait_can_have_a_time_of_its_own() {
 
 #[test]
 fn abort_releases_everybody_and_shrink_goes_on() {
-    let options = LocalOptions { timeout: Duration::from_secs(600), ..options() };
-    let results = run(4, options, |rank| {
+    let results = run(4, options(), |rank| {
         let group = rank.new_group("G", &ranks(4)).unwrap();
         if rank.rank() == GlobalRank(3) {
             std::thread::sleep(Duration::from_millis(30));
@@ -286,6 +337,7 @@ fn abort_releases_everybody_and_shrink_goes_on() {
 
 #[test]
 fn survivors_must_agree_on_who_failed() {
+    let done = Gate::default();
     let results = run(3, options(), |rank| {
         let group = rank.new_group("G", &ranks(3)).unwrap();
         rank.barrier(&group, &CallOptions::blocking()).unwrap();
@@ -295,10 +347,12 @@ fn survivors_must_agree_on_who_failed() {
         // Rank 0 leaves out 1, rank 2 leaves out nobody.
         let failed: &[GlobalRank] = if rank.rank() == GlobalRank(0) { &[GlobalRank(1)] } else { &[] };
         if rank.rank() == GlobalRank(1) {
-            std::thread::sleep(TIMEOUT);
+            done.wait_for(2);
             return String::new();
         }
-        rank.shrink(&group, failed).err().map_or(String::new(), |error| error.to_string())
+        let text = rank.shrink(&group, failed).err().map_or(String::new(), |error| error.to_string());
+        done.add();
+        text
     })
     .unwrap();
     let texts: Vec<String> = results.into_iter().map(Result::unwrap).collect();

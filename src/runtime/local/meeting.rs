@@ -137,8 +137,8 @@ impl Meeting {
             Ok(None) => Ok(round),
             Ok(Some(bytes)) => {
                 let due = self.link.and_then(|link| channel.book(link, bytes));
-                drop(table);
                 let traffic = round.open(due);
+                drop(table);
                 world.start(&round, traffic);
                 Ok(round)
             }

@@ -18,7 +18,7 @@ use super::plan::Plan;
 use super::world::Probe;
 use crate::ir::GlobalRank;
 use crate::runtime::buffer::Lease;
-use crate::runtime::call::Call;
+use crate::runtime::call::{Call, Op};
 use crate::runtime::error::{CommError, Site};
 use crate::runtime::lock;
 use std::cell::RefCell;
@@ -145,7 +145,7 @@ impl Round {
 
     /// Compares with the first place that has arrived; each pair has its own splits in an all-to-all, so there with all.
     fn compare(&self, state: &State, place: usize, calls: &[Call], level: DebugLevel) -> Option<(usize, Difference)> {
-        let all = calls.iter().any(|call| matches!(call.op(), crate::runtime::Op::AllToAll { .. }));
+        let all = calls.iter().any(|call| matches!(call.op(), Op::AllToAll { .. }));
         let arrived = state.posts.iter().enumerate().filter_map(|(other, post)| Some((other, post.as_ref()?)));
         arrived.take(if all { usize::MAX } else { 1 }).find_map(|(other, theirs)| {
             let (ours, theirs) = (Side { place, calls }, Side { place: other, calls: theirs });
@@ -271,11 +271,11 @@ impl Round {
         let mut state = lock(&self.state);
         let mut fresh = false;
         let present: Vec<bool> = state.posts.iter().map(Option::is_some).collect();
-        let gathering = matches!(state.stage, Stage::Gathering);
+        let complete = state.arrived == self.ranks.len();
         self.fail_locked(&mut state, || {
             let (mut arrived, mut missing) = (Vec::new(), Vec::new());
             for (rank, present) in self.ranks.iter().zip(present) {
-                if present || !gathering { &mut arrived } else { &mut missing }.push(*rank);
+                if present || complete { &mut arrived } else { &mut missing }.push(*rank);
             }
             fresh = true;
             CommError::Timeout { site: self.site(), waited, arrived, missing }
@@ -294,7 +294,7 @@ impl Round {
         is_done(&state, now) || matches!(state.stage, Stage::Failed(_))
     }
 
-    /// Spins for as long as nothing has happened, `spins` times at most.
+    /// Spins until all have arrived or the round has failed, `spins` times at most; whether that came.
     pub fn spin(&self, spins: u32) -> bool {
         (0..spins).any(|_| {
             std::hint::spin_loop();
