@@ -85,7 +85,8 @@ enum Way {
 }
 
 fn many() {
-    println!("\n{:24} {:>8} {:>12} {:>12} {:>12}", "200 all-reduces", "link", "one by one", "in flight", "one block");
+    println!("\nmedian (best) ms");
+    println!("{:16} {:>6} {:>16} {:>16} {:>16}", "200 all-reduces", "link", "one by one", "in flight", "one block");
     for (name, bytes) in
         [("4 KiB each", vec![4 << 10; 200]), ("64 KiB each", vec![64 << 10; 200]), ("mixed to 1 MiB", mixed())]
     {
@@ -96,12 +97,12 @@ fn many() {
                 [Way::OneByOne, Way::InFlight, Way::Block].map(|way| {
                     let buffers: Vec<Buffer> = bytes.iter().map(|bytes| filled(rank, *bytes)).collect();
                     let mut times: Vec<f64> =
-                        (0..11).map(|_| launch(rank, group, &buffers, way).as_secs_f64() * 1e3).collect();
-                    median(&mut times)
+                        (0..21).map(|_| launch(rank, group, &buffers, way).as_secs_f64() * 1e3).collect();
+                    format!("{:.2} ({:.2})", median(&mut times), times[0])
                 })
             });
             let label = link.map_or("none", |_| "50us");
-            println!("{name:24} {label:>8} {:>9.2} ms {:>9.2} ms {:>9.2} ms", times[0], times[1], times[2]);
+            println!("{name:16} {label:>6} {:>16} {:>16} {:>16}", times[0], times[1], times[2]);
         }
     }
 }

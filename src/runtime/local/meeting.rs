@@ -137,9 +137,9 @@ impl Meeting {
             Ok(None) => Ok(round),
             Ok(Some(bytes)) => {
                 let due = self.link.and_then(|link| channel.book(link, bytes));
-                let traffic = round.open(due);
+                let at_once = round.open(due, world.at_once_bytes());
                 drop(table);
-                world.start(&round, traffic);
+                world.start(&round, at_once);
                 Ok(round)
             }
             Err(error) => {

@@ -22,7 +22,7 @@ use crate::runtime::call::{Call, Op};
 use crate::runtime::error::{CommError, Site};
 use crate::runtime::lock;
 use std::cell::RefCell;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -69,10 +69,22 @@ pub struct Round {
     /// Who takes part, by place.
     ranks: Arc<[GlobalRank]>,
     probe: Option<Probe>,
-    /// Whether all have arrived or the round has failed; what a spinning rank looks at.
-    past_gathering: AtomicBool,
+    /// What a spinning rank looks at: a [`Sign`].
+    sign: AtomicU8,
     state: Mutex<State>,
     changed: Condvar,
+}
+
+/// How far a round is, for those who look without the lock; only ever grows.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Sign {
+    Gathering,
+    /// The last rank to come moves everything.
+    AtOnce,
+    /// Whoever has time moves tiles.
+    Shared,
+    /// Moved or failed.
+    Ended,
 }
 
 /// What a wait found.
@@ -102,8 +114,8 @@ impl Round {
             due: None,
             sleepers: 0,
         };
-        let past_gathering = AtomicBool::new(false);
-        Self { group, op, seq, ranks, probe, past_gathering, state: Mutex::new(state), changed: Condvar::new() }
+        let sign = AtomicU8::new(Sign::Gathering as u8);
+        Self { group, op, seq, ranks, probe, sign, state: Mutex::new(state), changed: Condvar::new() }
     }
 
     pub const fn seq(&self) -> u64 {
@@ -154,17 +166,27 @@ impl Round {
         })
     }
 
-    /// Lets tiles be moved, after the last rank has arrived. `due` is when the link will have carried it. Returns the
-    /// bytes of memory that will be read and written.
-    pub fn open(&self, due: Option<Instant>) -> usize {
+    /// Lets tiles be moved, after the last rank has arrived. `due` is when the link will have carried it. Whether all is
+    /// to be moved at once, as no more than `at_once_bytes` are read and written.
+    pub fn open(&self, due: Option<Instant>, at_once_bytes: Option<usize>) -> bool {
         let mut state = lock(&self.state);
         let traffic = state.plan.as_ref().map_or(0, |plan| plan.traffic());
+        let at_once = at_once_bytes.is_some_and(|most| traffic <= most);
         if matches!(state.stage, Stage::Gathering) {
             state.stage = Stage::Moving;
             state.due = due;
-            self.past_gathering.store(true, Ordering::Release);
+            self.show(if at_once { Sign::AtOnce } else { Sign::Shared });
         }
-        traffic
+        at_once
+    }
+
+    fn show(&self, sign: Sign) {
+        self.sign.store(sign as u8, Ordering::Release);
+    }
+
+    /// Whether the round is at least so far.
+    pub fn is_at(&self, sign: Sign) -> bool {
+        self.sign.load(Ordering::Acquire) >= sign as u8
     }
 
     /// Whether no tile is left to claim.
@@ -216,6 +238,7 @@ impl Round {
                 state.stage = Stage::Moved;
                 state.plan = None;
                 settle(&mut state, Instant::now());
+                self.show(Sign::Ended);
                 self.wake(&state);
             }
             Stage::Failed(_) => release(&mut state),
@@ -261,7 +284,7 @@ impl Round {
         if state.running == 0 {
             release(state);
         }
-        self.past_gathering.store(true, Ordering::Release);
+        self.show(Sign::Ended);
         self.wake(state);
     }
 
@@ -294,12 +317,14 @@ impl Round {
         is_done(&state, now) || matches!(state.stage, Stage::Failed(_))
     }
 
-    /// Spins until all have arrived or the round has failed, `spins` times at most; whether that came.
-    pub fn spin(&self, spins: u32) -> bool {
-        (0..spins).any(|_| {
+    /// Spins until the round is so far, `spins` times at most.
+    pub fn spin(&self, sign: Sign, spins: u32) {
+        for _ in 0..spins {
+            if self.is_at(sign) {
+                break;
+            }
             std::hint::spin_loop();
-            self.past_gathering.load(Ordering::Acquire)
-        }) || self.past_gathering.load(Ordering::Acquire)
+        }
     }
 
     /// Sleeps until the round ends or the deadline passes.

@@ -5,7 +5,7 @@ use super::hook::{Action, Hook, Point};
 use super::meeting::Meeting;
 use super::pin;
 use super::pool::Pool;
-use super::round::Round;
+use super::round::{Round, Sign};
 use crate::ir::GlobalRank;
 use crate::runtime::error::{CommError, Fate, Site};
 use crate::runtime::group::{Group, numbers};
@@ -124,19 +124,27 @@ impl World {
     }
 
     /// Has the tiles of an open round moved.
-    pub fn start(&self, round: &Arc<Round>, traffic: usize) {
-        if traffic <= AT_ONCE_BYTES && self.options.hook.is_none() {
-            round.move_tiles(None);
-        } else {
-            self.pool.push(round);
-        }
+    pub fn start(&self, round: &Arc<Round>, at_once: bool) {
+        if at_once { round.move_tiles(None) } else { self.pool.push(round) }
+    }
+
+    /// How many bytes are moved at once; `None` where there are faults on request, which may stall a transfer.
+    pub fn at_once_bytes(&self) -> Option<usize> {
+        self.options.hook.is_none().then_some(AT_ONCE_BYTES)
     }
 
     /// What a rank does while it waits for a round, before it sleeps. Where there are faults on request it only sleeps:
     /// a stalled transfer must not hold up a rank.
     pub fn help(&self, round: &Round, deadline: Option<Instant>) {
-        if self.options.hook.is_none() && round.spin(self.spins) && !round.is_claimed() {
+        if self.options.hook.is_some() {
+            return;
+        }
+        round.spin(Sign::AtOnce, self.spins);
+        if round.is_at(Sign::Shared) && !round.is_claimed() {
             self.pool.help(round, deadline);
+        }
+        if round.is_at(Sign::AtOnce) {
+            round.spin(Sign::Ended, self.spins);
         }
     }
 }
