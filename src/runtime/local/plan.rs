@@ -6,9 +6,8 @@
 
 #![expect(unsafe_code, reason = "reads and writes the ranges that the round's leases cover")]
 
-use crate::ir::DType;
 use crate::runtime::buffer::Buffer;
-use crate::runtime::call::{Call, Op, Reduction};
+use crate::runtime::call::{Call, Op};
 use crate::runtime::kernels;
 use std::ops::Range;
 
@@ -151,7 +150,7 @@ impl Plan {
         for segment in self.segments[first..].iter().take_while(|segment| segment.start < end) {
             let from = start.max(segment.start) - segment.start;
             let to = (end - segment.start).min(segment.bytes);
-            // SAFETY: promised by the caller. The ranges of a tile are its own: see `Segment::run`.
+            // SAFETY: promised by the caller. No two tiles hold the same part of a segment.
             unsafe { self.run_part(segment, from..to, scratch) };
         }
     }
@@ -237,8 +236,7 @@ fn output(call: &Call) -> &Buffer {
 /// # Safety
 /// Nobody writes to the range in any input.
 unsafe fn reduce(ranks: &[Call], range: Range<usize>, sum: &mut Vec<u8>) {
-    let dtype: DType = ranks[0].dtype();
-    let Some(reduction) = ranks[0].op().reduction() else { return };
+    let (dtype, Some(reduction)) = (ranks[0].dtype(), ranks[0].op().reduction()) else { return };
     sum.clear();
     for (place, call) in ranks.iter().enumerate() {
         // SAFETY: promised by the caller.
@@ -250,12 +248,8 @@ unsafe fn reduce(ranks: &[Call], range: Range<usize>, sum: &mut Vec<u8>) {
             kernels::combine(reduction, dtype, sum, bytes);
         }
     }
-    finish(reduction, dtype, ranks.len(), sum);
-}
-
-fn finish(reduction: Reduction, dtype: DType, ranks: usize, sum: &mut [u8]) {
     // Ranks are numbered in 32 bits.
-    kernels::finish(reduction, dtype, ranks as u32, sum);
+    kernels::finish(reduction, dtype, ranks.len() as u32, sum);
 }
 
 /// Copies unless both are the same range.
