@@ -13,7 +13,8 @@
 //! | [`ir`] | the graph, its verifier, its text and JSON forms |
 //! | [`formats`] | readers and writers of other forms: PyTorch FX text |
 //! | [`check`] | proofs that a rewrite computes the same, an evaluator of all ranks, and the check across ranks |
-//! | [`passes`] | what to merge ([`passes::bucketing`]), how ([`passes::merge`]), and pipelines |
+//! | [`passes`] | what to merge ([`passes::bucketing`]), how ([`passes::merge`]), and pipelines; [`passes::lowering`] |
+//! | [`program`] | the lowered form: buffers, steps, memory plan |
 //! | [`runtime`] | collectives on buffers: the backend trait, ranks as threads, a fake |
 //!
 //! A toolchain with a graph of its own implements [`passes::select::PlanGraph`] and gets the selection alone; see
@@ -27,4 +28,5 @@ pub mod formats;
 pub mod fuzzing;
 pub mod ir;
 pub mod passes;
+pub mod program;
 pub mod runtime;

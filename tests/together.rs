@@ -4,11 +4,12 @@ mod common;
 
 use bucketeer::check::ranks::{RankFault, RankOptions, check_ranks};
 use bucketeer::check::{Options, Verdict, prove, prove_with};
+use bucketeer::fuzzing::grow::{GraphOptions, RANKS};
 use bucketeer::ir::text::{parse, print};
 use bucketeer::ir::{ControlEdge, Dependencies, Graph, NodeId, Op, Strength};
 use bucketeer::passes::bucketing::{Decision, Reason};
 use bucketeer::passes::{PassReport, Pipeline, TogetherError};
-use common::{GraphOptions, RANKS, graph_strategy_with};
+use common::graph_strategy_with;
 use proptest::prelude::*;
 
 fn graphs<T: AsRef<str>>(texts: &[T]) -> Vec<Graph> {

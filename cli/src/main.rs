@@ -9,6 +9,7 @@ mod convert;
 mod fault;
 mod input;
 mod inspect;
+mod lower;
 mod output;
 mod proof;
 mod rewrite;
@@ -35,6 +36,7 @@ enum Command {
     Convert(convert::ConvertArgs),
     Verify(verify::VerifyArgs),
     CheckRanks(check_ranks::CheckRanksArgs),
+    Lower(lower::LowerArgs),
 }
 
 /// How a command that did its work ended.
@@ -55,6 +57,7 @@ fn main() -> ExitCode {
         Command::Convert(arguments) => convert::run(&arguments),
         Command::Verify(arguments) => verify::run(arguments),
         Command::CheckRanks(arguments) => check_ranks::run(arguments),
+        Command::Lower(arguments) => lower::run(arguments),
     };
     match verdict {
         Ok(Verdict::Accepted) => ExitCode::SUCCESS,

@@ -85,15 +85,20 @@ fn find(parent: &mut [u32], mut at: u32) -> u32 {
 }
 
 impl Memory {
-    pub fn of(graph: &Graph, effects: &EffectTable) -> Self {
-        let mut memory = Self {
+    /// Memory of no graph: places are given by whoever uses it.
+    pub fn empty() -> Self {
+        Self {
             class: Vec::new(),
             last_write: Vec::new(),
             places: HashMap::default(),
             empty: HashMap::default(),
             storages: Vec::new(),
             by_leaf: HashMap::default(),
-        };
+        }
+    }
+
+    pub fn of(graph: &Graph, effects: &EffectTable) -> Self {
+        let mut memory = Self::empty();
         if !effects.any_write {
             return memory;
         }

@@ -79,6 +79,7 @@ mod memory;
 mod order;
 mod outputs;
 mod pattern;
+pub mod program;
 pub mod ranks;
 mod show;
 mod terms;

@@ -92,6 +92,24 @@ pub(super) struct Walked<'g> {
     /// Ranges and pieces looked at.
     pub pieces: usize,
     pub effects: EffectTable,
+    /// What each node read of its operands, if that is recorded.
+    pub reads: Option<Reads>,
+}
+
+/// The values of nodes' operands at the time they were read.
+#[derive(Default)]
+pub(super) struct Reads {
+    /// By arena index: start in `vals`.
+    starts: Vec<u32>,
+    vals: Vec<Val>,
+}
+
+impl Reads {
+    /// What a node read, an entry for each operand; `None` if it read nothing.
+    pub fn of(&self, graph: &Graph, id: NodeId) -> Option<&[Val]> {
+        let start = self.starts[id.index()] as usize;
+        self.vals.get(start..start.checked_add(graph.operands(id).len())?)
+    }
 }
 
 pub(super) struct Walk<'g, 'c> {
@@ -129,6 +147,16 @@ fn fault<T>(node: NodeId, reason: impl Into<String>) -> Step<T> {
 
 /// Walks a graph.
 pub(super) fn walk<'g>(context: &mut Context<'g>, graph: &'g Graph, role: Role) -> Step<Walked<'g>> {
+    walk_with(context, graph, role, None)
+}
+
+/// Walks a graph and records what its nodes read.
+pub(super) fn walk_recording<'g>(context: &mut Context<'g>, graph: &'g Graph) -> Step<Walked<'g>> {
+    let reads = Reads { starts: vec![u32::MAX; graph.arena_len()], vals: Vec::new() };
+    walk_with(context, graph, Role::Before, Some(reads))
+}
+
+fn walk_with<'g>(context: &mut Context<'g>, graph: &'g Graph, role: Role, reads: Option<Reads>) -> Step<Walked<'g>> {
     let effects = EffectTable::of(graph);
     let memory = Memory::of(graph, &effects);
     let groups = graph.groups().iter().map(|group| context.group(&group.name, group.size)).collect();
@@ -152,6 +180,7 @@ pub(super) fn walk<'g>(context: &mut Context<'g>, graph: &'g Graph, role: Role) 
         foreign: None,
         pieces: 0,
         effects,
+        reads,
     };
     let mut walk = Walk {
         context,
@@ -408,6 +437,10 @@ impl<'g> Walk<'g, '_> {
         for &operand in self.found.graph.operands(id) {
             let val = if self.memory.is_empty() { self.found.vals[operand.index()] } else { self.read(operand, id)? };
             self.operands.push(val);
+        }
+        if let Some(reads) = &mut self.found.reads {
+            reads.starts[id.index()] = reads.vals.len() as u32;
+            reads.vals.extend_from_slice(&self.operands);
         }
         Ok(())
     }

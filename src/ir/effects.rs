@@ -66,13 +66,13 @@ pub struct Dependencies {
 
 /// Which values may share storage, and what happens to it.
 #[derive(Debug)]
-struct Memory {
+pub(crate) struct Memory {
     /// Alias class of each node, by arena index: the arena index of one of its nodes.
-    class: Vec<u32>,
+    pub class: Vec<u32>,
     /// Whether anything writes the class.
-    written: Vec<bool>,
+    pub written: Vec<bool>,
     /// Whether the class is returned, or handed to an operator whose doings are unknown.
-    escapes: Vec<bool>,
+    pub escapes: Vec<bool>,
 }
 
 impl Dependencies {
@@ -167,14 +167,14 @@ impl Dependencies {
 }
 
 /// Effects of every node in order, computed once per distinct kind of call.
-struct EffectTable {
+pub(crate) struct EffectTable {
     /// Index into `distinct`, by arena index.
     index: Vec<u32>,
     distinct: Vec<Effects>,
 }
 
 impl EffectTable {
-    fn of(graph: &Graph) -> Self {
+    pub fn of(graph: &Graph) -> Self {
         let mut known = hashbrown::HashMap::<_, u32, rustc_hash::FxBuildHasher>::default();
         let mut table = Self { index: vec![0; graph.arena_len()], distinct: Vec::new() };
         for &id in graph.order() {
@@ -189,7 +189,7 @@ impl EffectTable {
         table
     }
 
-    fn get(&self, id: NodeId) -> &Effects {
+    pub fn get(&self, id: NodeId) -> &Effects {
         &self.distinct[self.index[id.index()] as usize]
     }
 }
@@ -204,7 +204,7 @@ fn find(parent: &mut [u32], mut at: u32) -> u32 {
 }
 
 impl Memory {
-    fn of(graph: &Graph, effects: &EffectTable) -> Self {
+    pub fn of(graph: &Graph, effects: &EffectTable) -> Self {
         let mut class: Vec<u32> = (0..graph.arena_len() as u32).collect();
         for &id in graph.order() {
             let operands = graph.operands(id);

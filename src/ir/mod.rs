@@ -1,6 +1,7 @@
 //! The graph and its language. Nothing here knows of passes or of other formats.
 
 pub mod args;
+pub mod concrete;
 mod effects;
 mod entities;
 mod graph;
@@ -11,6 +12,7 @@ pub mod ops;
 pub mod optable;
 pub mod strides;
 pub mod symexpr;
+pub mod symvalue;
 pub mod text;
 pub mod types;
 pub mod verify;
@@ -18,6 +20,7 @@ pub mod visit;
 
 pub use args::{Arg, Args, Spacing};
 pub use effects::{Dependencies, Order, Slot};
+pub(crate) use effects::{EffectTable, Memory};
 pub use entities::{ArgsId, GroupId, MetaId, Name, NodeId, RegionId, TypeId};
 pub use graph::{ControlEdge, Graph, Meta, Node, ProcessGroup, Region, RegionKind, Strength};
 pub use names::Names;

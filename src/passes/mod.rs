@@ -10,6 +10,7 @@ pub mod duplicates;
 mod emit;
 mod filter;
 pub mod liveness;
+pub mod lowering;
 pub mod merge;
 pub mod order;
 mod pipeline;

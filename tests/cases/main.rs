@@ -11,5 +11,6 @@ mod config;
 mod grouping;
 mod lowering;
 mod ordering;
+mod program;
 mod reading;
 mod scheduling;

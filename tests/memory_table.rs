@@ -1,0 +1,92 @@
+//! The table of `docs/memory.md` is what the code does: this test makes it anew and compares.
+//!
+//! `BUCKETEER_UPDATE_DOCS=1 cargo test --test memory_table` writes the file.
+
+mod files;
+
+use bucketeer::formats::{Document, GroupsFile};
+use bucketeer::ir::concrete::{SizeError, with_sizes};
+use bucketeer::ir::{Graph, GroupId};
+use bucketeer::passes::Pipeline;
+use bucketeer::passes::lowering::{LowerOptions, lower};
+use bucketeer::program::Program;
+use std::fmt::Write as _;
+use std::path::Path;
+
+const HEAD: &str = "\
+# Planned memory, before and after bucketing
+
+For each graph in `fixtures/fx`: launches and planned peak of its program as it came, and after the default rewrite (gathers
+and scatters up to 256 MiB, all-reduces up to 25 MiB). The peak is the sum of the arenas: what the program allocates, inputs
+not counted; `comm` is the part in comm arenas. `over` is how far the arenas are above the largest set of buffers in use at
+once, which no plan can go below. Sizes known only at run time are 64 where nothing hints them, groups of unknown size have
+4 ranks. A test makes this table anew and compares.
+
+Reading: bucketing costs memory, since all of a bucket is there at once: its pack, its result, and, where it is unpacked at
+once, its members. In graphs this small the default caps put everything into one bucket of each kind. A lower cap bounds it.
+
+| graph | launches | peak KiB before | after | of that comm | over before | after |
+|---|---|---|---|---|---|---|
+";
+
+fn graphs(path: &Path) -> Vec<Graph> {
+    let mut document = Document::read(files::read(path)).unwrap();
+    let name = path.file_name().unwrap().to_string_lossy().into_owned();
+    let groups = path.with_file_name(format!("{}.groups.json", name.split('.').next().unwrap()));
+    for graph in document.graphs_mut() {
+        if let Ok(text) = std::fs::read(&groups) {
+            GroupsFile::parse(&text).unwrap().apply(graph).unwrap();
+        }
+        for index in 0..graph.groups().len() {
+            let group = graph.group_mut(GroupId::from_index(index));
+            group.size = group.size.or(Some(4));
+        }
+    }
+    document.graphs().to_vec()
+}
+
+fn program(graph: &Graph) -> Program {
+    let mut options = LowerOptions::default();
+    while let Err(SizeError::Unknown { symbol, .. }) = with_sizes(graph, &options.symbols) {
+        options.symbols.insert(symbol.into(), 64);
+    }
+    lower(graph, &options).unwrap().0
+}
+
+#[test]
+fn the_table_of_planned_memory_is_up_to_date() {
+    let pipeline = "dedupe-waits,fold-trivial,bucket-reduce-scatter{cap=256MiB},bucket-all-reduce{cap=25MiB},\
+                    bucket-all-gather{cap=256MiB}";
+    let pipeline: Pipeline = pipeline.parse().unwrap();
+    let mut table = String::from(HEAD);
+    for path in files::texts(&files::fixtures()) {
+        let name = path.file_name().unwrap().to_string_lossy().trim_end_matches(".txt").to_owned();
+        for mut graph in graphs(&path) {
+            let before = program(&graph);
+            pipeline.run(&mut graph).unwrap();
+            let after = program(&graph);
+            let kib = |bytes: u64| bytes.div_ceil(1024);
+            let over = |program: &Program| {
+                100.0 * (program.peak_bytes() as f64 / program.live_bytes().max(1) as f64 - 1.0).max(0.0)
+            };
+            let _ = writeln!(
+                table,
+                "| {name} | {} → {} | {} | {} | {} | {:.1} % | {:.1} % |",
+                before.launches(),
+                after.launches(),
+                kib(before.peak_bytes()),
+                kib(after.peak_bytes()),
+                kib(after.comm_bytes()),
+                over(&before),
+                over(&after)
+            );
+        }
+    }
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/memory.md");
+    if std::env::var_os("BUCKETEER_UPDATE_DOCS").is_some() {
+        std::fs::write(&path, table).unwrap();
+        return;
+    }
+    let written = std::fs::read_to_string(&path).unwrap_or_default();
+    assert!(written == table, "docs/memory.md is out of date: run with BUCKETEER_UPDATE_DOCS=1");
+}
