@@ -1,4 +1,4 @@
-//! Collectives on buffers, between ranks. Nothing here knows of graphs.
+//! Collectives on buffers, between ranks, and the executor that runs programs on them. Nothing here knows of graphs.
 //!
 //! | part | is |
 //! |---|---|
@@ -6,6 +6,7 @@
 //! | [`Arena`], [`Buffer`] | comm buffers at fixed offsets, lent to calls in flight |
 //! | [`Call`], [`Op`], [`Reduction`] | what a call does, as data |
 //! | [`CommError`] | what went wrong, with group, op, sequence number and ranks by name |
+//! | [`executor`] | runs a program on a backend |
 //! | [`local`] | ranks as threads of one process, with a model of a network and faults on request |
 //! | [`fake`] | a rank without others |
 //!
@@ -38,6 +39,7 @@ mod backend;
 mod buffer;
 mod call;
 mod error;
+pub mod executor;
 pub mod fake;
 mod group;
 mod kernels;

@@ -5,11 +5,12 @@ use super::dispatch::known;
 use super::exchange::{Received, Sent, Splits};
 use super::memory::{Fault, Flight, Memory};
 use super::mix::Mixer;
+use super::step::Counters;
 use super::symbols::Symbols;
 use super::tensor::{Tensor, count, dense_strides, is_injective, same_layout};
 use super::value::{Scalar, Value};
 use super::world::World;
-use super::{EvalError, EvalOptions, output};
+use super::{EvalError, EvalOptions, output, step};
 use crate::ir::optable::{Fence, effects};
 use crate::ir::{
     Arg, Collective, CollectiveKind, DType, Graph, NodeId, Op, RegionId, RegionKind, TensorType, Type, Variant,
@@ -274,7 +275,8 @@ impl<'g> Machine<'g> {
                 let seed = Mixer::new(self.seed, text).at(0);
                 Value::Scalar(Scalar::Float((seed >> 44) as f64 / f64::from(1 << 18)))
             }
-            Type::Unknown | Type::Token => Value::Opaque(mixer.at(u64::MAX)),
+            // So that its elements are those of a tuple whose type is known.
+            Type::Unknown | Type::Token => Value::Opaque(mixer.state()),
         })
     }
 
@@ -392,6 +394,46 @@ impl<'g> Machine<'g> {
         }
         self.ranks[rank].memory.launch(Flight { node: id, to: to.clone(), bytes, from })?;
         Ok(to)
+    }
+
+    // One call by itself, on the first rank.
+
+    /// Goes on where another machine was.
+    pub fn resume(&mut self, counters: Counters) {
+        let rank = &mut self.ranks[0];
+        (rank.global, rank.draws, rank.fences) = (counters.rank, counters.draws, counters.fences);
+    }
+
+    /// Where another machine may go on.
+    pub fn counters(&self) -> Counters {
+        let rank = &self.ranks[0];
+        Counters { rank: rank.global, draws: rank.draws, fences: rank.fences }
+    }
+
+    /// Gives an input its value.
+    pub fn give(&mut self, id: NodeId, value: &output::Output) -> Result<(), EvalError> {
+        let placed = step::place(&mut self.ranks[0].memory, value);
+        let value = placed.map_err(|fault| self.error(id, Some(0), fault))?;
+        value.hold(&mut self.ranks[0].memory);
+        self.ranks[0].values[id.index()] = Some(value);
+        Ok(())
+    }
+
+    /// Gives an input what the seed makes of its name.
+    pub fn seed_input(&mut self, id: NodeId) -> Result<(), EvalError> {
+        let value = self.input(id, 0).map_err(|fault| self.error(id, Some(0), fault))?;
+        self.set(id, 0, value)
+    }
+
+    /// Evaluates a call.
+    pub fn one(&mut self, id: NodeId) -> Result<(), EvalError> {
+        let value = self.call(id, 0).map_err(|fault| self.error(id, Some(0), fault))?;
+        self.set(id, 0, value)
+    }
+
+    /// A value as a caller sees it.
+    pub fn see(&self, id: NodeId) -> Result<output::Output, EvalError> {
+        output::see_node(self.graph, &self.ranks[0], id, &[]).map_err(|fault| self.error(id, Some(0), fault))
     }
 
     /// The results, after all that is in flight has arrived.

@@ -22,6 +22,12 @@ impl Mixer {
         Self(state)
     }
 
+    /// What an opaque value keeps of it.
+    #[must_use]
+    pub const fn state(self) -> u64 {
+        self.0
+    }
+
     /// Takes in a number.
     pub fn number(&mut self, number: u64) {
         self.0 = (self.0.rotate_left(5) ^ number).wrapping_mul(0x0100_0000_01b3_9e37 | 1);

@@ -35,6 +35,7 @@ pub mod num;
 mod output;
 mod pointwise;
 mod scalars;
+pub mod step;
 mod symbols;
 mod tensor;
 mod value;

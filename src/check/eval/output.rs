@@ -98,7 +98,7 @@ fn pending_storages(rank: &Rank, ids: impl Iterator<Item = NodeId>) -> Vec<usize
     pending
 }
 
-fn see_node(graph: &Graph, rank: &Rank, id: NodeId, pending: &[usize]) -> Result<Output, Fault> {
+pub fn see_node(graph: &Graph, rank: &Rank, id: NodeId, pending: &[usize]) -> Result<Output, Fault> {
     match &rank.values[id.index()] {
         Some(value) => see(rank, value, pending),
         None => Err(Fault::misfit(format!("`{}` has no value", graph.name_of(id)))),

@@ -1,0 +1,119 @@
+//! What runs compute steps.
+
+use super::RunError;
+use crate::check::eval::step::{Counters, Step, StepResult, seeded_input};
+use crate::check::eval::{EvalOptions, Output, OutputTensor, Scalar};
+use crate::ir::{Args, DType, Dim, GlobalRank, TensorType, Type};
+use crate::program::{Buffer, Made, Operand, Program, View};
+use std::collections::HashMap;
+
+/// A compute step, with its operands as values. Elements are in logical order, whatever the strides.
+#[derive(Debug)]
+pub struct ComputeStep<'a> {
+    /// Name of the graph's node.
+    pub name: &'a str,
+    /// `aten.mm.default`.
+    pub target: &'a str,
+    /// As the graph has them, with holes for the operands.
+    pub args: &'a Args,
+    /// What fills the holes.
+    pub operands: &'a [Output],
+    /// What it has to make, as far as a program says.
+    pub made: Type,
+}
+
+/// Runs compute steps on one rank: the reference evaluator, or the kernels of the program that embeds us.
+pub trait Kernels {
+    /// Runs one step.
+    ///
+    /// # Errors
+    /// Whatever stops the run.
+    fn run(&mut self, step: &ComputeStep<'_>) -> Result<StepResult, RunError>;
+}
+
+impl<F: FnMut(&ComputeStep<'_>) -> Result<StepResult, RunError>> Kernels for F {
+    fn run(&mut self, step: &ComputeStep<'_>) -> Result<StepResult, RunError> {
+        self(step)
+    }
+}
+
+/// The reference evaluator: slow, obvious, and for any operator.
+#[derive(Debug)]
+pub struct Reference {
+    counters: Counters,
+    options: EvalOptions,
+    /// Steps that were made ready, by name and target.
+    ready: HashMap<(Box<str>, Box<str>), Step>,
+}
+
+impl Reference {
+    /// For one rank. Random operators draw from the seed.
+    #[must_use]
+    pub fn new(rank: GlobalRank, seed: u64) -> Self {
+        let options = EvalOptions { seed, ..EvalOptions::default() };
+        Self { counters: Counters { rank: rank.0, ..Counters::default() }, options, ready: HashMap::new() }
+    }
+}
+
+impl Kernels for Reference {
+    fn run(&mut self, step: &ComputeStep<'_>) -> Result<StepResult, RunError> {
+        let ready = self.ready.entry((step.name.into(), step.target.into())).or_insert_with(|| {
+            let types: Vec<Type> = step.operands.iter().map(type_of_value).collect();
+            Step::new(step.name, step.target, step.args, &types, step.made.clone())
+        });
+        Ok(ready.run(step.operands, &mut self.counters, &self.options)?)
+    }
+}
+
+/// Inputs of a program for one rank, as the evaluator makes them of a seed.
+///
+/// # Errors
+/// [`RunError::Compute`] when they are too large.
+pub fn seeded_inputs(program: &Program, rank: GlobalRank, seed: u64) -> Result<Vec<Output>, RunError> {
+    let options = EvalOptions { seed, ..EvalOptions::default() };
+    let one = |name: &str, value: &Operand| match value {
+        Operand::Tensor(view) => {
+            let ty = Type::Tensor(type_of_view(program, *view));
+            Ok(seeded_input(name, &ty, rank.0, &options)?)
+        }
+        Operand::Int(value) => Ok(Output::Number(Scalar::Int(*value))),
+        Operand::Host(_) | Operand::Tuple(_) => Ok(seeded_input(name, &Type::Unknown, rank.0, &options)?),
+    };
+    program.inputs.iter().map(|input| one(&input.name, &input.value)).collect()
+}
+
+/// What the evaluator makes of a constant of the module.
+pub(super) fn seeded_constant(buffer: &Buffer) -> Result<Output, RunError> {
+    let shape = std::iter::once(Dim::Const(buffer.bytes)).collect();
+    let ty = Type::Tensor(TensorType { dtype: DType::U8, shape, strides: None, device: None });
+    Ok(seeded_input(&buffer.name, &ty, 0, &EvalOptions::default())?)
+}
+
+pub(super) fn type_of_view(program: &Program, view: View) -> TensorType {
+    let layout = program.layout(view.layout);
+    let dims = |sizes: &[u64]| sizes.iter().map(|&size| Dim::Const(size)).collect();
+    let device = program.buffer(view.buffer).device.as_deref().map(Into::into);
+    TensorType { dtype: layout.dtype, shape: dims(&layout.shape), strides: Some(dims(&layout.strides)), device }
+}
+
+pub(super) fn type_of(program: &Program, made: &Made) -> Type {
+    match made {
+        Made::Tensor(view) => Type::Tensor(type_of_view(program, *view)),
+        Made::Tuple(parts) => Type::Tuple(parts.iter().map(|part| type_of(program, part)).collect()),
+        Made::Nothing | Made::Host(_) => Type::Unknown,
+    }
+}
+
+fn type_of_value(value: &Output) -> Type {
+    let dims = |sizes: &[usize]| sizes.iter().map(|&size| Dim::Const(size as u64)).collect();
+    match value {
+        Output::Tensor(OutputTensor { dtype, sizes, strides, device, .. }) => Type::Tensor(TensorType {
+            dtype: *dtype,
+            shape: dims(sizes),
+            strides: Some(dims(strides)),
+            device: device.clone(),
+        }),
+        Output::Tuple(values) => Type::Tuple(values.iter().map(type_of_value).collect()),
+        Output::Number(_) | Output::Opaque(_) => Type::Unknown,
+    }
+}

@@ -1,0 +1,405 @@
+//! Runs a [`Program`] on a backend: one [`Executor`] for each rank, on a thread of its own.
+//!
+//! - **Memory.** The arenas of the program's plan are allocated once and kept, so that comm buffers lie at the same place in
+//!   each run. What the caller gives is copied into buffers of its own, and what it gets is copied out.
+//! - **Streams.** Compute steps run on the calling thread, in order. Collectives are launched there and run on the backend;
+//!   a step that has to come after one waits for it.
+//! - **Compute steps** are run by a [`Kernels`]: the [reference evaluator](Reference), or the embedding program's own.
+//! - **Copies** convert dtypes as the evaluator does.
+//!
+//! ```
+//! use bucketeer::ir::text::parse;
+//! use bucketeer::passes::lowering::{LowerOptions, lower};
+//! use bucketeer::runtime::executor::{Executor, Reference, seeded_inputs, world_size};
+//! use bucketeer::runtime::{Backend, local};
+//!
+//! let graph = parse("x = input f32[4]\ns = all_reduce(x, sum, G:2) : f32[4]; w = wait(s) : f32[4]\noutput(relu(w))")?;
+//! let (program, _) = lower(&graph, &LowerOptions::default())?;
+//! let results = local::run(world_size(&program)?, local::LocalOptions::default(), |rank| {
+//!     let mut executor = Executor::new(&program, &rank)?;
+//!     let inputs = seeded_inputs(&program, rank.rank(), 0)?;
+//!     executor.run(&inputs, &mut Reference::new(rank.rank(), 0))
+//! })?;
+//! let outputs: Vec<_> = results.into_iter().map(|result| result.expect("no rank panics").unwrap().outputs).collect();
+//! assert_eq!(outputs[0], outputs[1]);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+mod copy;
+mod kernels;
+mod memory;
+mod times;
+mod trace;
+
+pub use kernels::{ComputeStep, Kernels, Reference, seeded_inputs};
+pub use times::{StepKindTimes, Times};
+pub use trace::{Event, Row, chrome_trace};
+
+use super::{Backend, BufferError, Call, CallOptions, CommError, Op, Operands, Work};
+use crate::check::eval::{EvalError, Output};
+use crate::ir::{GlobalRank, GroupRank};
+use crate::program::{Collective, CommOp, Compute, Made, Moves, Operand, Part, Program, StepId, StepKind, Stream};
+use memory::Memory;
+use std::time::{Duration, Instant};
+use times::Clock;
+
+/// Why a program did not run to its end.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum RunError {
+    /// A collective failed.
+    #[error("`{node}`: {error}")]
+    Comm {
+        /// The step's node.
+        node: String,
+        /// Why.
+        error: CommError,
+    },
+    /// A buffer cannot be had.
+    #[error("{what}: {error}")]
+    Buffer {
+        /// Whose.
+        what: String,
+        /// Why.
+        error: BufferError,
+    },
+    /// A compute step failed.
+    #[error(transparent)]
+    Compute(#[from] EvalError),
+    /// A compute step made something else than the program says.
+    #[error("`{node}` made {found}, but {expected} is expected")]
+    Made {
+        /// The step's node.
+        node: String,
+        /// What it made.
+        found: String,
+        /// What it should have made.
+        expected: String,
+    },
+    /// The caller's values are not what the program asks for.
+    #[error("input `{name}`: {reason}")]
+    Input {
+        /// The input.
+        name: String,
+        /// What was found, and what was expected.
+        reason: String,
+    },
+    /// Nobody says who is in a group.
+    #[error("group `{group}`: {reason}")]
+    Group {
+        /// The group.
+        group: String,
+        /// What is wrong.
+        reason: String,
+    },
+    /// The backend has no such call.
+    #[error("`{node}`: {reason}")]
+    Unsupported {
+        /// The step's node.
+        node: String,
+        /// Why.
+        reason: String,
+    },
+}
+
+/// What a run made on one rank.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Run {
+    /// The results, in order.
+    pub outputs: Vec<Output>,
+    /// Inputs as they are afterwards, in order.
+    pub inputs: Vec<Output>,
+    /// Where the time went.
+    pub times: Times,
+    /// What ran when.
+    pub events: Vec<Event>,
+}
+
+/// Number of ranks that a program needs: those that its groups list, or as many as its only group has.
+///
+/// # Errors
+/// [`RunError::Group`] when members are not known, or ranks are missing below the largest.
+pub fn world_size(program: &Program) -> Result<u32, RunError> {
+    let mut ranks: Vec<u32> = program.groups.iter().flat_map(|group| group.members.iter().flatten().copied()).collect();
+    ranks.sort_unstable();
+    ranks.dedup();
+    let unlisted = || program.groups.iter().filter(|group| group.members.is_empty() && group.size > 1);
+    if ranks.is_empty() {
+        let mut sizes = unlisted().map(|group| group.size);
+        return match (sizes.next(), unlisted().nth(1)) {
+            (size, None) => Ok(size.unwrap_or(1)),
+            (_, Some(second)) => Err(RunError::Group {
+                group: second.name.to_string(),
+                reason: "its members are not known, and it is not the only group; give --groups".to_owned(),
+            }),
+        };
+    }
+    match (0..).zip(&ranks).find(|(expected, found)| expected != *found) {
+        None => Ok(ranks.len() as u32),
+        Some((missing, _)) => {
+            let group = program.groups.iter().find(|group| !group.members.is_empty());
+            let group = group.map_or_else(String::new, |group| group.name.to_string());
+            Err(RunError::Group {
+                group,
+                reason: format!("ranks are numbered from 0, and rank {missing} is in no group"),
+            })
+        }
+    }
+}
+
+/// One rank's memory and groups for one program; see the module docs.
+pub struct Executor<'a> {
+    program: &'a Program,
+    backend: &'a dyn Backend,
+    /// By index in the program: none for groups that this rank is not in.
+    groups: Vec<Option<super::Group>>,
+    memory: Memory<'a>,
+}
+
+impl<'a> Executor<'a> {
+    /// Allocates the program's arenas and joins its groups. All ranks do this, each for itself.
+    ///
+    /// # Errors
+    /// [`RunError`] when there is not enough memory, or it is not known who is in a group.
+    pub fn new(program: &'a Program, backend: &'a dyn Backend) -> Result<Self, RunError> {
+        let mut groups = Vec::with_capacity(program.groups.len());
+        for group in &program.groups {
+            groups.push(match members(group, backend)? {
+                Some(members) => {
+                    let joined = backend.new_group(&group.name, &members);
+                    Some(joined.map_err(|error| RunError::Comm { node: group.name.to_string(), error })?)
+                }
+                None => None,
+            });
+        }
+        let places = groups.iter().map(|group| group.as_ref().map_or(0, |group| u64::from(group.rank().0))).collect();
+        Ok(Self { program, backend, groups, memory: Memory::new(program, backend, places)? })
+    }
+
+    /// Bytes that were allocated: the plan's arenas, and buffers for what the caller gives.
+    #[must_use]
+    pub fn allocated_bytes(&self) -> u64 {
+        self.memory.bytes()
+    }
+
+    /// Runs the program once, on values for its inputs, in order.
+    ///
+    /// # Errors
+    /// [`RunError`], naming the step. The groups may be broken then; see [`CommError`].
+    pub fn run(&mut self, inputs: &[Output], kernels: &mut dyn Kernels) -> Result<Run, RunError> {
+        let program = self.program;
+        self.memory.take_inputs(inputs)?;
+        let mut running =
+            Running { executor: self, works: vec![None; program.steps.len()], clock: Clock::start(program) };
+        for (index, step) in program.steps.iter().enumerate() {
+            for &before in &step.after {
+                running.finish(before)?;
+            }
+            running.step(StepId(index as u32), step.stream, kernels)?;
+        }
+        for index in 0..program.steps.len() {
+            running.finish(StepId(index as u32))?;
+        }
+        running.leave_together()?;
+        let (times, events) = running.clock.end();
+        let outputs = program.outputs.values.iter().map(|value| self.memory.read_operand(value, "the output"));
+        let outputs = outputs.collect::<Result<_, _>>()?;
+        let inputs = program.inputs.iter().map(|input| self.memory.read_operand(&input.value, &input.name));
+        Ok(Run { outputs, inputs: inputs.collect::<Result<_, _>>()?, times, events })
+    }
+}
+
+/// The members of the group that this rank is in; none if it is in none of that name, or the group is not used.
+fn members(group: &crate::program::Group, backend: &dyn Backend) -> Result<Option<Vec<GlobalRank>>, RunError> {
+    let own = backend.rank().0;
+    if group.members.is_empty() {
+        let world = backend.world_size();
+        return match group.size {
+            0 => Ok(None),
+            1 => Ok(Some(vec![GlobalRank(own)])),
+            size if size == world => Ok(Some((0..world).map(GlobalRank).collect())),
+            size => {
+                let reason = format!("it has {size} ranks of {world}, and its members are not known; give --groups");
+                Err(RunError::Group { group: group.name.to_string(), reason })
+            }
+        };
+    }
+    let list = group.members.iter().find(|list| list.contains(&own));
+    Ok(list.map(|list| list.iter().copied().map(GlobalRank).collect()))
+}
+
+/// One run on its way.
+struct Running<'r, 'a> {
+    executor: &'r mut Executor<'a>,
+    /// By step: the collective in flight.
+    works: Vec<Option<Work>>,
+    clock: Clock,
+}
+
+impl Running<'_, '_> {
+    fn node(&self, step: StepId) -> &str {
+        &self.executor.program.steps[step.0 as usize].node
+    }
+
+    /// Waits for a collective, if it is one that is in flight.
+    fn finish(&mut self, step: StepId) -> Result<(), RunError> {
+        let Some(work) = self.works[step.0 as usize].take() else { return Ok(()) };
+        let start = Instant::now();
+        let done = work.wait(None);
+        self.clock.waited(step, start);
+        done.map_err(|error| RunError::Comm { node: self.node(step).to_owned(), error })
+    }
+
+    /// A rank is done with a send or receive before others are with theirs. Whoever goes then would break them, so all wait
+    /// for all.
+    fn leave_together(&self) -> Result<(), RunError> {
+        let program = self.executor.program;
+        let mut groups: Vec<u32> = Vec::new();
+        for step in &program.steps {
+            if let StepKind::Collective(collective) = &step.kind
+                && matches!(collective.op, CommOp::Permute { .. } | CommOp::Send { .. } | CommOp::Recv { .. })
+            {
+                groups.push(collective.group);
+            }
+        }
+        groups.sort_unstable();
+        groups.dedup();
+        for group in groups.into_iter().filter_map(|group| self.executor.groups[group as usize].as_ref()) {
+            let done = self.executor.backend.barrier(group, &CallOptions::blocking());
+            done.map_err(|error| RunError::Comm { node: "the end of the run".to_owned(), error })?;
+        }
+        Ok(())
+    }
+
+    fn step(&mut self, id: StepId, stream: Stream, kernels: &mut dyn Kernels) -> Result<(), RunError> {
+        let program = self.executor.program;
+        let step = &program.steps[id.0 as usize];
+        let start = Instant::now();
+        match &step.kind {
+            StepKind::Wait(of) => return self.finish(*of),
+            StepKind::Pack(moves) | StepKind::Unpack(moves) => self.moves(&step.node, moves)?,
+            StepKind::Copy(segment) => self.executor.memory.copy(&step.node, segment)?,
+            StepKind::Collective(collective) => {
+                let work = self.launch(&step.node, collective)?;
+                self.clock.launched(id, start);
+                self.works[id.0 as usize] = work;
+                // On the compute stream nobody waits for it: it is done when it is done.
+                if stream == Stream::Compute {
+                    self.finish(id)?;
+                }
+                return Ok(());
+            }
+            StepKind::Compute(compute) => self.compute(&step.node, compute, kernels)?,
+        }
+        self.clock.ran(id, start);
+        self.poll();
+        Ok(())
+    }
+
+    /// Notes which collectives have ended, for the trace.
+    fn poll(&mut self) {
+        let works = &self.works;
+        self.clock.note_done(|step| works[step.0 as usize].as_ref().is_some_and(Work::is_done));
+    }
+
+    fn moves(&self, node: &str, moves: &Moves) -> Result<(), RunError> {
+        moves.segments.iter().try_for_each(|segment| self.executor.memory.copy(node, segment))?;
+        moves.zeros.iter().try_for_each(|range| self.executor.memory.zero(node, *range))
+    }
+
+    /// Starts a collective; several parts are one launch.
+    fn launch(&self, node: &str, collective: &Collective) -> Result<Option<Work>, RunError> {
+        let executor = &*self.executor;
+        let fault = |error| RunError::Comm { node: node.to_owned(), error };
+        let Some(group) = &executor.groups[collective.group as usize] else {
+            let group = executor.program.groups[collective.group as usize].name.to_string();
+            let reason = format!("rank {} launches `{node}`, but is not in it", executor.backend.rank().0);
+            return Err(RunError::Group { group, reason });
+        };
+        let options = CallOptions::default();
+        let mut calls = Vec::new();
+        for part in &collective.parts {
+            calls.extend(self.calls(node, collective, part)?);
+        }
+        if matches!(collective.op, CommOp::Barrier) {
+            calls.push(Call::barrier());
+        }
+        if let [_] = calls[..] {
+            let call = calls.remove(0);
+            return executor.backend.launch(group, call, &options).map(Some).map_err(fault);
+        }
+        if calls.is_empty() {
+            return Ok(None);
+        }
+        executor.backend.start_coalescing(group).map_err(fault)?;
+        for call in calls {
+            executor.backend.launch(group, call, &options).map_err(fault)?;
+        }
+        executor.backend.end_coalescing(group, &options).map(Some).map_err(fault)
+    }
+
+    /// The backend's calls for one part of a collective.
+    fn calls(&self, node: &str, collective: &Collective, part: &Part) -> Result<Vec<Call>, RunError> {
+        let memory = &self.executor.memory;
+        let dtype = collective.dtype;
+        let (send, recv) = (memory.range(node, part.send)?, memory.range(node, part.recv)?);
+        let one = |op| Ok(vec![Call::collective(op, Operands::new(send.clone(), recv.clone(), dtype))]);
+        match &collective.op {
+            CommOp::AllGather => one(Op::AllGather),
+            CommOp::ReduceScatter(op) => one(Op::ReduceScatter((*op).into())),
+            CommOp::AllReduce(op) => one(Op::AllReduce((*op).into())),
+            CommOp::Broadcast { root } => one(Op::Broadcast { root: GroupRank(*root) }),
+            CommOp::Reduce { op, root } => one(Op::Reduce { op: (*op).into(), root: GroupRank(*root) }),
+            CommOp::AllToAll { send_counts, recv_counts } => {
+                one(Op::AllToAll { send: send_counts.clone(), receive: recv_counts.clone() })
+            }
+            CommOp::Send { peer } => Ok(vec![Call::send(send, dtype, GroupRank(*peer))]),
+            CommOp::Recv { peer } => Ok(vec![Call::recv(recv, dtype, GroupRank(*peer))]),
+            CommOp::Barrier => Ok(Vec::new()),
+            CommOp::Permute { pairs } => {
+                let place = memory.place(collective.group);
+                let mut calls = Vec::new();
+                match pairs.iter().find(|(_, to)| u64::from(*to) == place) {
+                    None => memory.zero(node, part.recv)?,
+                    Some((from, _)) if u64::from(*from) == place => memory.copy_range(node, part.send, part.recv)?,
+                    Some((from, _)) => calls.push(Call::recv(recv, dtype, GroupRank(*from))),
+                }
+                for (_, to) in pairs.iter().filter(|(from, to)| u64::from(*from) == place && from != to) {
+                    calls.push(Call::send(send.clone(), dtype, GroupRank(*to)));
+                }
+                Ok(calls)
+            }
+        }
+    }
+
+    fn compute(&mut self, node: &str, compute: &Compute, kernels: &mut dyn Kernels) -> Result<(), RunError> {
+        let executor = &mut *self.executor;
+        let operands = compute.operands.iter().map(|operand| executor.memory.read_operand(operand, node));
+        let operands: Vec<Output> = operands.collect::<Result<_, _>>()?;
+        let form = &executor.program.calls[compute.call as usize];
+        let made = kernels::type_of(executor.program, &compute.made);
+        let step = ComputeStep { name: node, target: &form.target, args: &form.args, operands: &operands, made };
+        let result = kernels.run(&step)?;
+        for (index, value) in &result.written {
+            let written = compute.operands.get(*index).filter(|_| compute.writes.contains(&(*index as u32)));
+            if let Some(Operand::Tensor(view)) = written {
+                executor.memory.write_tensor(node, *view, value)?;
+            }
+        }
+        executor.memory.write_made(node, &compute.made, &result.made)
+    }
+}
+
+/// How long a wait may be nothing.
+const MOMENT: Duration = Duration::from_micros(1);
+
+impl Made {
+    /// What is expected, in words.
+    fn describe(&self) -> &'static str {
+        match self {
+            Self::Nothing => "nothing",
+            Self::Tensor(_) => "a tensor",
+            Self::Host(_) => "a value",
+            Self::Tuple(_) => "several values",
+        }
+    }
+}
