@@ -7,6 +7,7 @@ use super::memory::Fault;
 use super::num::{Class, class, combine, is_fp8, load_float, load_int, store_float, store_int};
 use super::tensor::{Tensor, count};
 use crate::ir::{CollectiveKind, DType, ReduceOp};
+use std::cell::OnceCell;
 
 /// What the ranks of a team send, in the order of the group's ranks.
 pub struct Sent<'a> {
@@ -18,6 +19,8 @@ pub struct Sent<'a> {
     pub splits: &'a [Splits],
     /// For permute: from and to.
     pub pairs: &'a [(usize, usize)],
+    /// All ranks' elements reduced to one tensor's, once some rank asked for them.
+    pub reduced: OnceCell<Vec<u8>>,
 }
 
 /// How many rows of an all-to-all go where.
@@ -62,11 +65,11 @@ impl Sent<'_> {
         match kind {
             CollectiveKind::AllGather { dim } => self.gather(dim as usize),
             CollectiveKind::ReduceScatter { op, dim } => self.scatter(op, dim as usize, place),
-            CollectiveKind::AllReduce { op } => Ok((own.sizes.clone(), self.reduce(op)?)),
+            CollectiveKind::AllReduce { op } => Ok((own.sizes.clone(), self.reduced(op)?.to_vec())),
             CollectiveKind::Broadcast { root: from } => Ok((own.sizes.clone(), self.bytes[root(from)?].clone())),
             // Elsewhere than on the root the result is what was sent.
             CollectiveKind::Reduce { op, root: to } => {
-                let bytes = if root(to)? == place { self.reduce(op)? } else { self.bytes[place].clone() };
+                let bytes = if root(to)? == place { self.reduced(op)?.to_vec() } else { self.bytes[place].clone() };
                 Ok((own.sizes.clone(), bytes))
             }
             CollectiveKind::AllToAll => self.all_to_all(place),
@@ -112,7 +115,7 @@ impl Sent<'_> {
                 return Err(Fault::misfit(format!("size {size:?} of dimension {dim} is not divided by {ranks} ranks")));
             }
         }
-        let whole = self.reduce(op)?;
+        let whole = self.reduced(op)?;
         let rows = count(&sizes[..dim]);
         let run = count(&sizes[dim..]) * self.tensors[0].width();
         let mut out = Vec::with_capacity(rows * run);
@@ -123,7 +126,17 @@ impl Sent<'_> {
         Ok((sizes, out))
     }
 
-    /// All ranks' elements reduced to one tensor's.
+    /// All ranks' elements reduced to one tensor's, the same for each rank.
+    fn reduced(&self, op: ReduceOp) -> Result<&[u8], Fault> {
+        match self.reduced.get() {
+            Some(whole) => Ok(whole),
+            None => {
+                let whole = self.reduce(op)?;
+                Ok(self.reduced.get_or_init(|| whole))
+            }
+        }
+    }
+
     fn reduce(&self, op: ReduceOp) -> Result<Vec<u8>, Fault> {
         let dtype = self.tensors[0].dtype;
         check_reduction(op, dtype)?;

@@ -15,6 +15,7 @@ use crate::ir::optable::{Fence, effects};
 use crate::ir::{
     Arg, Collective, CollectiveKind, DType, Graph, NodeId, Op, RegionId, RegionKind, TensorType, Type, Variant,
 };
+use std::cell::OnceCell;
 
 /// Runs a graph on all ranks.
 pub struct Machine<'g> {
@@ -351,7 +352,7 @@ impl<'g> Machine<'g> {
             tensors.push(tensor);
         }
         let pairs = pairs(self.graph, id);
-        let sent = Sent { tensors: &tensors, bytes: &bytes, splits: &splits, pairs: &pairs };
+        let sent = Sent { tensors: &tensors, bytes: &bytes, splits: &splits, pairs: &pairs, reduced: OnceCell::new() };
         let receive = |place: usize| sent.receive(kind, place).map_err(|fault| (Some(team[place]), fault));
         let received = (0..team.len()).map(receive).collect::<Result<_, _>>()?;
         Ok((tensors, received))
@@ -483,9 +484,15 @@ fn last_uses(graph: &Graph) -> Vec<Option<NodeId>> {
     last
 }
 
-fn check_size(graph: &Graph, options: &EvalOptions, symbols: &Symbols, ranks: usize) -> Result<(), EvalError> {
+/// Bytes of all tensors on all ranks, by their stated types; saturates.
+#[must_use]
+pub fn stated_bytes(graph: &Graph, symbols: &Symbols, ranks: usize) -> u64 {
     let each = graph.order().iter().map(|&id| symbols.bytes(graph.type_of(id))).fold(0, u64::saturating_add);
-    let bytes = each.saturating_mul(ranks as u64);
+    each.saturating_mul(ranks as u64)
+}
+
+fn check_size(graph: &Graph, options: &EvalOptions, symbols: &Symbols, ranks: usize) -> Result<(), EvalError> {
+    let bytes = stated_bytes(graph, symbols, ranks);
     if bytes > options.max_bytes {
         return Err(EvalError::GraphTooLarge { bytes, most: options.max_bytes });
     }
