@@ -151,7 +151,8 @@ fn pre_bucket_reduce_scatter(call: &mut Call<'_>) -> Done {
 }
 
 /// `_ALL_DTYPES` of PyTorch 2.15's bucketing: all dtypes by the names in `torch`, in order.
-fn numbered_dtype(number: i64) -> Option<DType> {
+#[must_use]
+pub fn numbered_dtype(number: i64) -> Option<DType> {
     Some(match number {
         1 => DType::Bf16,
         8 => DType::Bool,

@@ -35,6 +35,7 @@ pub mod num;
 mod output;
 mod pointwise;
 mod scalars;
+mod shrink;
 pub mod step;
 mod symbols;
 mod tensor;
@@ -43,6 +44,7 @@ mod world;
 
 pub use compare::{Comparison, Difference, compare};
 pub use output::{Output, OutputTensor, RankOutputs, Sharer};
+pub use shrink::{Scaling, ShrinkError, Shrunk, shrink};
 pub use value::Scalar;
 
 use crate::ir::{Graph, VerifyError, VerifyErrors, verify};
@@ -102,7 +104,9 @@ pub enum EvalError {
         most: u32,
     },
     /// The graph's tensors are too large, by their stated types.
-    #[error("the graph's tensors have {bytes} bytes on all ranks, more than the {most} allowed")]
+    #[error(
+        "the graph's tensors have {bytes} bytes on all ranks, more than the {most} allowed; scale it down with --shrink"
+    )]
     GraphTooLarge {
         /// How many there are.
         bytes: u64,
@@ -219,15 +223,16 @@ impl std::fmt::Display for Side {
 /// assert_eq!(ranks[0].outputs, ranks[1].outputs);
 /// ```
 pub fn evaluate(graph: &Graph, options: &EvalOptions) -> Result<Vec<RankOutputs>, EvalError> {
-    if let Err(VerifyErrors(errors)) = verify(graph) {
-        // Reads of pending values are found again, and exactly, by running.
-        let fatal: Vec<VerifyError> =
-            errors.into_iter().filter(|error| !matches!(error, VerifyError::ReadPending { .. })).collect();
-        if !fatal.is_empty() {
-            return Err(EvalError::IllFormed(VerifyErrors(fatal)));
-        }
-    }
+    well_formed(graph)?;
     let mut machine = machine::Machine::new(graph, options)?;
     machine.run()?;
     machine.finish()
+}
+
+/// Whether a graph can be run, however it reads what is pending: that is found again, and exactly, by running.
+fn well_formed(graph: &Graph) -> Result<(), EvalError> {
+    let Err(VerifyErrors(errors)) = verify(graph) else { return Ok(()) };
+    let pending = |error: &VerifyError| matches!(error, VerifyError::ReadPending { .. });
+    let fatal: Vec<VerifyError> = errors.into_iter().filter(|error| !pending(error)).collect();
+    if fatal.is_empty() { Ok(()) } else { Err(EvalError::IllFormed(VerifyErrors(fatal))) }
 }

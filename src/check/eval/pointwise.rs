@@ -46,6 +46,13 @@ pub fn pointwise(call: &mut Call<'_>) -> Done {
     }
 }
 
+/// Whether an operator makes each element of those in the same place.
+#[must_use]
+pub fn is_known(base: &str) -> bool {
+    let more = ["where", "clamp", "clamp_min", "clamp_max", "fma", "addcmul", "addcdiv", "threshold_backward"];
+    unary(base).is_some() || binary(base).is_some() || more.contains(&base)
+}
+
 type Unary = (Rule, fn(f64) -> f64, Option<fn(i128) -> i128>);
 
 fn unary(base: &str) -> Option<Unary> {
