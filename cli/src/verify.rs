@@ -6,7 +6,7 @@ use crate::proof::{self, Source, VerdictReport};
 use crate::units::count;
 use crate::{Verdict, input, output, talk};
 use anyhow::{Context, Result};
-use bucketeer::check::eval::{self, Comparison, EvalError, EvalOptions};
+use bucketeer::check::eval::{self, Comparison, EvalError, EvalOptions, Scaling, ShrinkError};
 use bucketeer::check::{self, Options};
 use bucketeer::formats::Document;
 use bucketeer::ir::Graph;
@@ -31,6 +31,9 @@ pub struct VerifyArgs {
     /// What the random inputs are made from [default: 0]
     #[arg(long, value_name = "S", requires = "eval")]
     seed: Option<u64>,
+    /// Scale graphs that are too large to run down to small sizes, both in the same way
+    #[arg(long, requires = "eval")]
+    shrink: bool,
     /// Accept outputs that share memory and did not before, as in PyTorch's merged graphs; what writes to an output
     /// later then writes to others, too
     #[arg(long)]
@@ -69,7 +72,7 @@ pub fn run(arguments: VerifyArgs) -> Result<Verdict> {
         progress.set(format!("{}: proving", old.name));
         let verdict = check::prove_with(old, new, options);
         progress.set(format!("{}: running", old.name));
-        let compared = arguments.eval.then(|| eval::compare(old, new, &eval_options));
+        let compared = arguments.eval.then(|| evaluate(old, new, &eval_options, arguments.shrink));
         pairs.push(Pair { old, new, verdict, compared });
     }
     drop(progress);
@@ -85,6 +88,16 @@ pub fn run(arguments: VerifyArgs) -> Result<Verdict> {
     };
     output::to_stdout(text.as_bytes())?;
     Ok(pairs.iter().map(Pair::verdict).max_by_key(|verdict| rank(*verdict)).unwrap_or(Verdict::Accepted))
+}
+
+/// Runs both graphs, at small sizes if they are too large and may be scaled.
+fn evaluate(old: &Graph, new: &Graph, options: &EvalOptions, shrink: bool) -> Result<Evaluated, ShrinkError> {
+    if !shrink {
+        return Ok(Evaluated { comparison: eval::compare(old, new, options)?, scaling: None });
+    }
+    let shrunk = eval::shrink(&[old, new], options)?;
+    let comparison = eval::compare(&shrunk.graphs[0], &shrunk.graphs[1], options)?;
+    Ok(Evaluated { comparison, scaling: shrunk.scaling })
 }
 
 /// A file for each side is no pair of files if they hold different numbers of graphs.
@@ -112,8 +125,54 @@ struct Pair<'a> {
     new: &'a Graph,
     verdict: check::Verdict,
     /// If it was asked for.
-    compared: Option<Result<Comparison, EvalError>>,
+    compared: Option<Result<Evaluated, ShrinkError>>,
 }
+
+/// What came of running two graphs.
+struct Evaluated {
+    comparison: Comparison,
+    /// If they were scaled down.
+    scaling: Option<Scaling>,
+}
+
+impl Evaluated {
+    /// The view whose sizes were guessed, if one was: what differs may be due to that.
+    fn guessed(&self) -> Option<&str> {
+        self.scaling.as_ref().and_then(|scaling| scaling.guessed.as_deref())
+    }
+
+    fn verdict(&self) -> Verdict {
+        match (self.comparison.is_equal(), self.guessed()) {
+            (true, _) => Verdict::Accepted,
+            (false, None) => Verdict::Rejected,
+            (false, Some(_)) => Verdict::Undecided,
+        }
+    }
+
+    fn text(&self) -> String {
+        let comparison = &self.comparison;
+        let (ranks, outputs) = (count(comparison.ranks, "rank"), count(comparison.outputs, "output"));
+        let word = if comparison.is_equal() { "the same" } else { "different" };
+        let mut text = format!("\nevaluated: {word} on {ranks}, {outputs}");
+        if let Some(scaling) = &self.scaling {
+            let pair = |(from, to): &(u64, u64)| format!("{from} -> {to}");
+            let mut sizes: Vec<String> = scaling.sizes.iter().take(SIZES_SHOWN).map(pair).collect();
+            if let Some(more) = scaling.sizes.len().checked_sub(SIZES_SHOWN).filter(|more| *more > 0) {
+                sizes.push(format!("{more} more"));
+            }
+            let part = scaling.bytes_before / scaling.bytes_after.max(1);
+            text.push_str(&format!("\n  at 1/{part} of the bytes: {}", sizes.join(", ")));
+        }
+        comparison.differences.iter().for_each(|found| text.push_str(&format!("\n  {found}")));
+        if let (Some(view), false) = (self.guessed(), comparison.is_equal()) {
+            text.push_str(&format!("\n  which may be due to the small sizes: those of {view} are guessed"));
+        }
+        text
+    }
+}
+
+/// Most sizes shown of those that were scaled.
+const SIZES_SHOWN: usize = 6;
 
 impl Pair<'_> {
     fn verdict(&self) -> Verdict {
@@ -124,8 +183,8 @@ impl Pair<'_> {
         };
         let compared = match &self.compared {
             None => Verdict::Accepted,
-            Some(Ok(comparison)) if comparison.is_equal() => Verdict::Accepted,
-            Some(Ok(_) | Err(EvalError::Unrelated(_))) => Verdict::Rejected,
+            Some(Ok(evaluated)) => evaluated.verdict(),
+            Some(Err(ShrinkError::Eval(EvalError::Unrelated(_)))) => Verdict::Rejected,
             Some(Err(_)) => Verdict::Undecided,
         };
         if rank(compared) > rank(proven) { compared } else { proven }
@@ -152,12 +211,7 @@ impl Pair<'_> {
         }
         match &self.compared {
             None => {}
-            Some(Ok(comparison)) => {
-                let (ranks, outputs) = (count(comparison.ranks, "rank"), count(comparison.outputs, "output"));
-                let word = if comparison.is_equal() { "the same" } else { "different" };
-                text.push_str(&format!("\nevaluated: {word} on {ranks}, {outputs}"));
-                comparison.differences.iter().for_each(|found| text.push_str(&format!("\n  {found}")));
-            }
+            Some(Ok(evaluated)) => text.push_str(&evaluated.text()),
             Some(Err(error)) => text.push_str(&format!("\ncannot evaluate: {error}")),
         }
         text
@@ -178,6 +232,27 @@ struct PairReport {
     proof: VerdictReport,
     #[serde(skip_serializing_if = "Option::is_none")]
     evaluation: Option<EvaluationReport>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    scaling: Option<ScalingReport>,
+}
+
+/// How graphs were scaled down before they were run.
+#[derive(Serialize)]
+struct ScalingReport {
+    bytes_before: u64,
+    bytes_after: u64,
+    /// Sizes of inputs before and after.
+    sizes: Vec<(u64, u64)>,
+    /// A view whose sizes are guessed, so that a difference may be due to them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    guessed: Option<String>,
+}
+
+impl ScalingReport {
+    fn of(scaling: &Scaling) -> Self {
+        let Scaling { bytes_before, bytes_after, sizes, guessed } = scaling.clone();
+        Self { bytes_before, bytes_after, sizes, guessed }
+    }
 }
 
 #[derive(Serialize)]
@@ -190,7 +265,8 @@ enum EvaluationReport {
 
 impl PairReport {
     fn of(pair: &Pair<'_>) -> Self {
-        let evaluation = |compared: &Result<Comparison, EvalError>| match compared {
+        let evaluation = |compared: &Result<Evaluated, ShrinkError>| match compared.as_ref().map(|ran| &ran.comparison)
+        {
             Ok(Comparison { ranks, outputs, differences }) if differences.is_empty() => {
                 EvaluationReport::Equal { ranks: *ranks, outputs: *outputs }
             }
@@ -200,11 +276,13 @@ impl PairReport {
             },
             Err(error) => EvaluationReport::CannotEvaluate { reason: error.to_string() },
         };
+        let scaling = pair.compared.iter().flatten().find_map(|evaluated| evaluated.scaling.as_ref());
         Self {
             before: pair.old.name.clone(),
             after: pair.new.name.clone(),
             proof: VerdictReport::from(&pair.verdict),
             evaluation: pair.compared.as_ref().map(evaluation),
+            scaling: scaling.map(ScalingReport::of),
         }
     }
 }

@@ -254,3 +254,41 @@ fn files_of_several_graphs_are_checked_graph_by_graph() {
     folder.write("b.txt", FX);
     folder.run("check-ranks a.txt b.txt").expect(1, &["rank 0 has 2 graphs, this one has 1 graph", "b.txt"]);
 }
+
+/// Two scatters of weights that no test could hold.
+const LARGE: &str = "\
+x = input f32[8000, 4096]
+y = input f32[7168, 4096]
+r = reduce_scatter(x, avg, G0:8); w = wait(r)
+s = reduce_scatter(y, avg, G0:8); v = wait(s)
+output(w, v)
+";
+
+#[test]
+fn large_graphs_are_run_at_small_sizes() {
+    let folder = rewritten(LARGE);
+    let ran = folder.run("verify before.txt after.txt --eval").expect(2, &[]);
+    let refused = "\ncannot evaluate: in the graph before: the graph's tensors have ";
+    assert!(ran.out().contains(refused) && ran.out().contains("scale it down with --shrink\n"), "{}", ran.out());
+    let ran = folder.run("verify before.txt after.txt --eval --shrink").expect(0, &[]);
+    assert!(ran.out().starts_with("equal: 2 collectives before, 1 after"), "{}", ran.out());
+    for part in ["\nevaluated: the same on 8 ranks, 2 outputs\n  at 1/", ": 8000 -> 32, 7168 -> 32, 4096 -> 4\n"] {
+        assert!(ran.out().contains(part), "no `{part}` in:\n{}", ran.out());
+    }
+    folder.run("verify before.txt after.txt --shrink").expect(2, &["--eval"]);
+    spoil(&folder, &[("output(w, v)", "output(v, w)")]);
+    let ran = folder.run("verify before.txt after.txt --eval --shrink").expect(1, &[]);
+    assert!(ran.out().contains("\nevaluated: different on 8 ranks, 2 outputs\n  at 1/"), "{}", ran.out());
+    let ran = folder.run("verify before.txt after.txt --eval --shrink --json").expect(1, &[]);
+    let json: serde_json::Value = serde_json::from_str(ran.out()).unwrap();
+    let graph = &json["graphs"][0];
+    assert_eq!(graph["evaluation"]["verdict"], "different");
+    assert_eq!(graph["scaling"]["sizes"][0], serde_json::json!([8000, 32]));
+}
+
+#[test]
+fn graphs_that_fit_are_run_as_they_are() {
+    let folder = rewritten(PAIR);
+    let ran = folder.run("verify before.txt after.txt --eval --shrink").expect(0, &[]);
+    assert!(ran.out().ends_with("\nevaluated: the same on 2 ranks, 2 outputs\n"), "{}", ran.out());
+}
