@@ -1,12 +1,14 @@
 //! The reference evaluator on real graphs: each runs on all its ranks, and computes the same after every rewrite.
 
 mod files;
+mod planted;
 
-use bucketeer::check::eval::{EvalOptions, compare, evaluate};
+use bucketeer::check::eval::{Difference, EvalOptions, Scaling, compare, evaluate, shrink};
 use bucketeer::formats::fx::FxText;
 use bucketeer::ir::Graph;
 use bucketeer::passes::Pipeline;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 const PIPELINES: [&str; 4] = [
     "dedupe-waits,fold-trivial,bucket-reduce-scatter{cap=none},bucket-all-reduce{cap=none},bucket-all-gather{cap=none}",
@@ -81,7 +83,7 @@ fn every_tiny_graph_is_evaluated_on_all_ranks() {
 fn every_shared_tiny_graph_is_evaluated_on_all_ranks() {
     let shared = files::shared().map(|shared| files::texts(&shared.join("torch/tiny"))).unwrap_or_default();
     for path in shared {
-        let start = std::time::Instant::now();
+        let start = Instant::now();
         runs_on_all_ranks(&path, &options(&path.with_file_name("case.json")));
         eprintln!("{:?} {}", start.elapsed(), path.display());
     }
@@ -116,4 +118,66 @@ fn every_tiny_graph_computes_the_same_after_every_rewrite() {
     for (path, options) in tiny() {
         PIPELINES.iter().for_each(|pipeline| same_after(&path, pipeline, &options));
     }
+}
+
+/// Scales both graphs down, runs them, and says what they differ in, beside outputs that share memory as PyTorch's do.
+fn at_small_sizes(before: &Graph, after: &Graph, options: &EvalOptions) -> Result<(Duration, Scaling), String> {
+    let start = Instant::now();
+    let scaled = shrink(&[before, after], options).map_err(|error| error.to_string())?;
+    let comparison = compare(&scaled.graphs[0], &scaled.graphs[1], options).map_err(|error| error.to_string())?;
+    let mut values = comparison.differences.iter().filter(|found| !matches!(found, Difference::Sharing { .. }));
+    match (values.next(), scaled.scaling) {
+        (Some(found), _) => Err(found.to_string()),
+        (None, None) => Err("nothing was scaled".to_owned()),
+        (None, Some(Scaling { guessed: Some(view), .. })) => Err(format!("{view} is guessed")),
+        (None, Some(scaling)) => Ok((start.elapsed(), scaling)),
+    }
+}
+
+#[test]
+#[ignore = "takes minutes without optimisation"]
+fn every_shared_graph_of_two_layers_is_evaluated_at_small_sizes() {
+    let Some(shared) = files::shared() else { return };
+    let paths = files::texts(&shared.join("torch/graphs"));
+    let (mut slowest, mut failed, mut count) = ((Duration::ZERO, String::new()), Vec::new(), 0);
+    for path in paths.iter().filter(|path| path.display().to_string().contains("_l2_")) {
+        let (name, stem) = names(path);
+        let case = path.parent().and_then(Path::file_name).unwrap().to_string_lossy().into_owned();
+        // `default` texts leave out the types of inputs.
+        if name.contains(".default.txt") {
+            continue;
+        }
+        let options = EvalOptions { groups: files::groups(&case).into_iter().collect(), ..EvalOptions::default() };
+        let before = graph(&path.with_file_name(format!("{stem}.full.txt")));
+        let mut after = graph(path);
+        // A source is compared with our own rewrite of it.
+        if name.ends_with(".full.txt") {
+            PIPELINES[0].parse::<Pipeline>().unwrap().run(&mut after).unwrap();
+        }
+        count += 1;
+        match at_small_sizes(&before, &after, &options) {
+            Ok((took, scaling)) => {
+                eprintln!("{took:?} {case}/{name} at 1/{}", scaling.bytes_before / scaling.bytes_after);
+                slowest = slowest.max((took, format!("{case}/{name}")));
+            }
+            Err(error) => failed.push(format!("{case}/{name}: {error}")),
+        }
+    }
+    eprintln!("{count} graphs; the slowest: {slowest:?}");
+    assert!(failed.is_empty(), "{}", failed.join("\n"));
+    assert!(slowest.0 <= Duration::from_secs(20), "{slowest:?}");
+}
+
+#[test]
+#[ignore = "takes minutes without optimisation"]
+fn every_fault_in_large_merged_graphs_shows_at_small_sizes() {
+    let (mut all, mut missed) = (0, Vec::new());
+    for pair in planted::pairs().iter().filter(|pair| pair.name.contains("_l2_")) {
+        let (found, more) = planted::small::planted_at_small_sizes(pair, |_| true);
+        eprintln!("{found} found in {}", pair.name);
+        all += found;
+        missed.extend(more);
+    }
+    assert!(missed.is_empty(), "missed:\n{}", missed.join("\n"));
+    assert!(all >= 15, "{all}");
 }

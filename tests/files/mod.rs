@@ -57,3 +57,15 @@ pub fn texts(folder: &Path) -> Vec<PathBuf> {
     found.sort();
     found
 }
+
+/// The groups of a graph of real size, whose texts do not list them: by the name of its case, as its mesh has them.
+pub fn groups(case: &str) -> Vec<(String, Vec<Vec<u32>>)> {
+    let inner = |size: u32, count: u32| (0..count).map(|at| (at * size..(at + 1) * size).collect()).collect();
+    let outer = |size: u32, step: u32| (0..step).map(|at| (0..size).map(|nth| at + nth * step).collect()).collect();
+    match case {
+        _ if case.contains("hsdp") => vec![("5".to_owned(), inner(4, 2)), ("1".to_owned(), outer(2, 4))],
+        _ if case.contains("fsdp_tp") => vec![("9".to_owned(), inner(8, 8)), ("1".to_owned(), outer(8, 8))],
+        _ if case.contains("ddp") => vec![("0".to_owned(), inner(8, 1))],
+        _ => Vec::new(),
+    }
+}

@@ -5,6 +5,7 @@
 mod edit;
 mod layout;
 mod others;
+pub mod small;
 
 use bucketeer::check::eval::EvalOptions;
 use bucketeer::formats::fx::FxText;

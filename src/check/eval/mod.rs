@@ -17,6 +17,8 @@
 //! **Inputs** depend on seed, name and rank alone. Symbols have the values given, else their hints, else a multiple of
 //! every group's size. Memory that nobody wrote holds NaNs and minus ones.
 //!
+//! **Large graphs** are scaled down before they are run: [`shrink()`].
+//!
 //! Not covered: regions are run in place (loops twice), since what their labels say is not known; views with no meaning
 //! here (`diagonal`, `unfold`) are evaluated as copies.
 

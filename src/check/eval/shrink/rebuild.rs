@@ -72,11 +72,11 @@ impl Scale<'_> {
     }
 
     fn tensor(&mut self, ty: &TensorType, dims: &[Extent], is_input: bool) -> TensorType {
+        let Some(old) = self.symbols.sizes(&ty.shape) else { return ty.clone() };
         let sizes: Vec<u64> = dims.iter().map(|&dim| self.size(dim)).collect();
         let numbers = |list: &[usize]| -> Vec<u64> { list.iter().map(|&size| size as u64).collect() };
-        let old = self.symbols.sizes(&ty.shape).map(|sizes| numbers(&sizes)).unwrap_or_default();
         let strides = ty.strides.as_deref().and_then(|strides| self.symbols.sizes(strides));
-        let strides = strides.and_then(|strides| relaid(&old, &numbers(&strides), &sizes, is_input));
+        let strides = strides.and_then(|strides| relaid(&numbers(&old), &numbers(&strides), &sizes, is_input));
         let constants = |list: Vec<u64>| -> Dims { list.into_iter().map(Dim::Const).collect() };
         TensorType {
             dtype: ty.dtype,
@@ -91,6 +91,9 @@ impl Scale<'_> {
 fn relaid(old: &[u64], strides: &[u64], sizes: &[u64], close: bool) -> Option<Vec<u64>> {
     if old == sizes && close {
         return Some(strides.to_vec());
+    }
+    if old.len() != sizes.len() || strides.len() != sizes.len() {
+        return None;
     }
     let mut order: Vec<usize> = (0..sizes.len()).filter(|&dim| old[dim] > 1 && strides[dim] > 0).collect();
     order.sort_by_key(|&dim| (strides[dim], std::cmp::Reverse(dim)));

@@ -14,6 +14,9 @@ const INDEXED: u64 = 4;
 /// Most sizes tried for a second leaf of an equation.
 const TRIES: u64 = 64;
 
+/// Most pairs of leaves and sizes tried for an equation, however many leaves it has.
+const MAX_PAIRS: usize = 1024;
+
 /// Most equations whose sizes are fixed before the search gives up.
 const MAX_TURNS: usize = 64;
 
@@ -87,7 +90,7 @@ impl Search<'_> {
         let free: Vec<Extent> = leaves.iter().copied().filter(|leaf| !self.settled.contains(leaf)).collect();
         let holds = self.gap(equation) == 0
             || free.iter().any(|&leaf| self.with_one(equation, leaf))
-            || free.iter().any(|&second| self.with_two(equation, &free, second));
+            || self.with_two(equation, &free);
         self.settled.extend(leaves);
         holds
     }
@@ -108,25 +111,37 @@ impl Search<'_> {
             self.sizes.leaves.insert(leaf, found);
             return true;
         }
-        match before {
-            Some(size) => self.sizes.leaves.insert(leaf, size),
-            None => self.sizes.leaves.remove(&leaf),
-        };
+        self.reset(leaf, before);
         false
     }
 
-    fn with_two(&mut self, equation: &Equation, free: &[Extent], second: Extent) -> bool {
-        let size = self.extents.size(second);
-        for tried in 2..=size.min(TRIES) {
-            self.sizes.leaves.insert(second, tried);
-            let found = self.gap(equation) == 0
-                || free.iter().filter(|&&leaf| leaf != second).any(|&leaf| self.with_one(equation, leaf));
-            if found {
-                return true;
+    /// Looks for sizes of two leaves.
+    fn with_two(&mut self, equation: &Equation, free: &[Extent]) -> bool {
+        let mut pairs = 0;
+        for &second in free {
+            let before = self.sizes.leaves.get(&second).copied();
+            for tried in 2..=self.extents.size(second).min(TRIES) {
+                self.sizes.leaves.insert(second, tried);
+                for &leaf in free.iter().filter(|&&leaf| leaf != second) {
+                    pairs += 1;
+                    if pairs > MAX_PAIRS {
+                        return false;
+                    }
+                    if self.with_one(equation, leaf) {
+                        return true;
+                    }
+                }
             }
+            self.reset(second, before);
         }
-        self.sizes.leaves.remove(&second);
         false
+    }
+
+    fn reset(&mut self, leaf: Extent, size: Option<u64>) {
+        match size {
+            Some(size) => self.sizes.leaves.insert(leaf, size),
+            None => self.sizes.leaves.remove(&leaf),
+        };
     }
 }
 

@@ -171,7 +171,10 @@ fn scatter(node: &mut Node<'_>) -> Option<Vec<Extent>> {
     let (dims, mut source) = (node.first()?, node.tensor(1, &["src"])?);
     let dim = node.dim_at(2, "dim", 0, dims.len())?;
     if node.base == "select_scatter" {
-        node.fix(&dims[dim..=dim]);
+        node.fix(dims.get(dim..=dim)?);
+        if dim > source.len() {
+            return None;
+        }
         source.insert(dim, node.extents().fixed(1));
     } else {
         let (start, end) = (node.arg(3, &["start"]), node.arg(4, &["end"]));
