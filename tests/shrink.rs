@@ -6,10 +6,10 @@ mod planted;
 
 use bucketeer::check::eval::{Difference, EvalOptions, ShrinkError, Shrunk, compare, evaluate, shrink};
 use bucketeer::formats::fx::FxText;
+use bucketeer::fuzzing::grow::GraphOptions;
 use bucketeer::ir::Graph;
 use bucketeer::ir::text::{parse, print};
 use bucketeer::passes::Pipeline;
-use common::GraphOptions;
 use proptest::prelude::*;
 
 const MERGE: &str = "bucket-reduce-scatter{cap=none},bucket-all-reduce{cap=none},bucket-all-gather{cap=none}";

@@ -1,6 +1,6 @@
 //! Whether faults show when graphs are scaled down.
 
-use super::{FAULTS, Fault, Pair};
+use super::{FAULTS, Fault, Pair, Values};
 use bucketeer::check::eval::{Difference, EvalError, EvalOptions, compare, shrink};
 
 /// What small sizes do not show: a table whose columns are the ranks has no sizes that follow, and is refused; that a
@@ -15,7 +15,10 @@ pub fn planted_at_small_sizes(pair: &Pair, asked: impl Fn(&str) -> bool) -> (usi
     let options =
         EvalOptions { groups: super::super::files::groups(&pair.name).into_iter().collect(), ..EvalOptions::default() };
     let (mut found, mut missed) = (0, Vec::new());
-    for fault in FAULTS.iter().filter(|fault| fault.changes_values && asked(fault.name) && !is_beyond(pair, fault)) {
+    for fault in FAULTS
+        .iter()
+        .filter(|fault| matches!(fault.values, Values::Change) && asked(fault.name) && !is_beyond(pair, fault))
+    {
         let mut faulty = pair.after.clone();
         if !(fault.plant)(&mut faulty) {
             continue;
