@@ -180,3 +180,13 @@ fn what_a_hard_edge_puts_below_the_first_of_two_does_not_give_way_to_it() {
                 h = all_reduce(p, sum, G0:2); v = wait(h)\nafter(h, y)\noutput(w, y, add(v, 1.0))";
     assert_eq!(rewrite(text, "dedupe-collectives").count("all_reduce"), 2);
 }
+
+#[test]
+fn a_reader_of_a_members_size_keeps_its_hard_edge() {
+    let text = "x = input f32[4]; y = input f32[4]; g = all_gather(x, G0:2); n = aten.sym_size.int(g, 0) : Sym(8)\n\
+                z = neg(neg(neg(neg(neg(neg(y)))))); h = all_gather(z, G0:2); w = wait(g); v = wait(h)\n\
+                after(n, g)\noutput(w, v, n)";
+    let done = rewrite(text, "bucket-all-gather{cap=none}");
+    assert_eq!(done.buckets(), [["g", "h"]]);
+    assert!(done.place("bucketed_all_gather") < done.place("n"), "{}", done.text());
+}

@@ -30,9 +30,7 @@ use super::control::move_control;
 use super::emit::Emitter;
 use super::filter::reads_size_only;
 use super::order::{Adjusted, Cycle, Members, Reordering, reorder};
-use crate::ir::{
-    Arg, Args, Collective, CollectiveKind, Dependencies, Dim, Graph, Meta, NodeId, Op, Slot, Strength, Type,
-};
+use crate::ir::{Arg, Args, Collective, CollectiveKind, Dependencies, Dim, Graph, Meta, NodeId, Op, Order, Slot, Type};
 use indexmap::IndexSet;
 
 /// What a merge did.
@@ -78,8 +76,7 @@ pub fn merge(graph: &mut Graph, dependencies: &Dependencies, plan: &BucketPlan) 
     }
     check_sums(graph, plan)?;
     let readers = SizeReaders::of(graph, &plan.buckets);
-    let order =
-        reorder(dependencies, &slots_of(dependencies, plan), &readers.adjusted(graph, dependencies), late(plan));
+    let order = reorder(dependencies, &slots_of(dependencies, plan), &readers.adjusted(dependencies), late(plan));
     let order = order.map_err(|Cycle { bucket }| MergeError::Cycle {
         members: plan.buckets[bucket].members.iter().map(|m| graph.name_of(m.collective).to_owned()).collect(),
     })?;
@@ -151,19 +148,14 @@ impl SizeReaders {
         readers
     }
 
-    /// What the merge changes in the order of the graph. A reader that a hard control edge holds below the member stays
-    /// there.
-    pub(super) fn adjusted(&self, graph: &Graph, dependencies: &Dependencies) -> Adjusted {
+    /// What the merge changes in the order of the graph.
+    pub(super) fn adjusted(&self, dependencies: &Dependencies) -> Adjusted {
         let mut adjusted = Adjusted::default();
-        let hard = graph.control.iter().filter(|edge| edge.strength == Strength::Hard);
-        let held: hashbrown::HashSet<(NodeId, NodeId), rustc_hash::FxBuildHasher> = if self.list.is_empty() {
-            hashbrown::HashSet::default()
-        } else {
-            hard.map(|edge| (edge.before, edge.after)).collect()
-        };
         for &(collective, reader, input) in &self.list {
             let (from, to) = (dependencies.slot_of(collective), dependencies.slot_of(reader));
-            if !held.contains(&(collective, reader)) {
+            // An order edge between the two stays.
+            let data_alone = |(before, why)| before != from || why == Order::Data;
+            if dependencies.before_with_reason(to).all(data_alone) {
                 adjusted.without.insert((from as u32, to as u32));
             }
             adjusted.with.entry(to).or_default().push(dependencies.slot_of(input));

@@ -301,7 +301,7 @@ fn decide(
     let mut adjusted = Adjusted::default();
     for (rank, plan) in plans.iter().enumerate() {
         let readers = SizeReaders::of(graphs[rank], &plan.buckets);
-        joint.lift(rank, readers.adjusted(graphs[rank], &orders[rank]), &mut adjusted);
+        joint.lift(rank, readers.adjusted(&orders[rank]), &mut adjusted);
     }
     let late = plans.iter().find(|plan| !plan.buckets.is_empty()).is_some_and(late);
     let order = reorder(&joint, &selection.buckets, &adjusted, late).map_err(|Cycle { bucket }| {
