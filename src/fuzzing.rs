@@ -1,12 +1,12 @@
 //! What fuzzing checks: functions that take any bytes and panic where the library breaks a promise.
 //!
-//! The targets in `fuzz/` and the test `tests/fuzz_smoke.rs` call them. Each returns whether the input was accepted, so
-//! that a test can tell whether it reaches past the reader.
+//! The targets in `fuzz/` and the tests `tests/fuzz_smoke.rs` and `tests/fuzz_prove.rs` call them. Each returns whether
+//! the input was accepted, so that a test can tell whether it reaches past the reader.
 
-pub mod choices;
-pub mod damage;
+mod choices;
+mod damage;
 pub mod grow;
-pub mod pipelines;
+mod pipelines;
 pub mod prove;
 
 use crate::formats::fx::{FxText, print_fresh};

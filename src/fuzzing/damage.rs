@@ -49,7 +49,6 @@ fn is_call(graph: &Graph, id: NodeId) -> bool {
     matches!(graph.node(id).op, Op::Call(_))
 }
 
-/// A place in program order before which a node may be put, from `first` on.
 fn position(graph: &Graph, id: NodeId) -> Option<usize> {
     graph.order().iter().position(|&other| other == id)
 }
@@ -73,6 +72,7 @@ fn insert_call(graph: &mut Graph, place: NodeId, target: &str, rest: Vec<Arg>, o
     insert(graph, place, Op::Call(target), args, &[operand], ty)
 }
 
+/// Takes a node out; what read it reads `instead`.
 fn remove(graph: &mut Graph, id: NodeId, instead: NodeId) {
     for user in graph.order().to_vec() {
         graph.operands_mut(user).iter_mut().filter(|operand| **operand == id).for_each(|operand| *operand = instead);

@@ -77,10 +77,17 @@ pub fn prove_and_run(bytes: &[u8]) -> bool {
 /// As [`prove_and_run`].
 pub fn prove_and_count(bytes: &[u8], counts: &mut ProofCounts) -> bool {
     let mut choices = Choices::new(bytes);
+    // Half of the graphs have each of these.
     let flags = choices.byte();
-    let on = |bit: u8| flags >> bit & 1 == 0;
-    let options =
-        GraphOptions { steps: 0, regions: !on(0), writes: on(1), effects: on(2), all_kinds: on(3), symbols: on(4) };
+    let has = |bit: u8| flags >> bit & 1 == 1;
+    let options = GraphOptions {
+        regions: has(0),
+        writes: has(1),
+        effects: has(2),
+        all_kinds: has(3),
+        symbols: has(4),
+        ..GraphOptions::default()
+    };
     let settings = settings(&mut choices);
     let pipeline = pipeline_text(&mut choices);
     let damages: Vec<Vec<u8>> = (0..choices.below(6)).map(|_| (0..12).map(|_| choices.byte()).collect()).collect();
