@@ -150,3 +150,13 @@ fn a_region_moves_as_a_whole() {
         "the launches of a group stand in another order",
     );
 }
+
+#[test]
+fn a_second_wait_on_what_was_sent_follows_the_merged_launch() {
+    // `u` waits for the memory that `g` sends, so it stays below `g`, and with it `i`.
+    let text = "x = input f32[4]; y = input f32[4]; z = input f32[4]; a = all_reduce_(x, sum, G0:2); v = wait(x)\n\
+                g = all_gather(v, G1:4); w = wait(g); u = wait(a); i = all_reduce(u, max, G2:2); s = wait(i)\n\
+                j = all_reduce(z, max, G2:2); t = wait(j); n = neg(neg(neg(neg(neg(neg(neg(neg(y))))))))\n\
+                h = all_gather(n, G1:4); r = wait(h); output(w, s, t, r)";
+    proven(text, "bucket-all-gather{cap=none}");
+}

@@ -60,6 +60,8 @@ pub(super) struct Storage {
     pub pending: Option<u32>,
     /// Launches that send from it, with their results in flight.
     pub readers: Vec<(usize, u32)>,
+    /// How many of them stand above a wait on it.
+    pub above_wait: usize,
 }
 
 /// See the module docs.
@@ -166,6 +168,7 @@ impl Memory {
             recent: Vec::new(),
             pending: None,
             readers: Vec::new(),
+            above_wait: 0,
         });
         context.leaf_tensor(leaf, content.dtype, content.shape.clone())
     }

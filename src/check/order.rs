@@ -65,8 +65,9 @@ fn waits(before: &Walked<'_>, after: &Walked<'_>, assignment: &Assignment) -> Re
 }
 
 fn flight(before: &Walked<'_>, after: &Walked<'_>, assignment: &Assignment) -> Result<(), Disorder> {
+    let in_source: std::collections::BTreeSet<usize> = before.hazards.iter().map(|&(launch, _)| launch).collect();
     for &(launch, writer) in &after.hazards {
-        let known = |member: &usize| before.hazards.iter().any(|(launch, _)| launch == member);
+        let known = |member: &usize| in_source.contains(member);
         if !assignment.members[launch].iter().any(known) {
             return Err(Disorder::Race(launch, writer));
         }

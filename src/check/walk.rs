@@ -83,7 +83,7 @@ pub(super) struct Walked<'g> {
     pub ranks: Vec<(GroupKey, i64, NodeId)>,
     /// (launch, writer): what a launch sends is written before the launch is waited for.
     pub hazards: Vec<(usize, NodeId)>,
-    /// (launch, writer): what a launch sends is written after it was waited for.
+    /// (launch, node): what a launch sends is written by the node after the launch was waited for, or waited for by it.
     pub landed: Vec<(usize, NodeId)>,
     /// By arena index: a number for memory that is written, `u32::MAX` for other; empty if nothing is.
     pub written: Vec<u32>,
@@ -300,6 +300,12 @@ impl<'g> Walk<'g, '_> {
         self.in_flight[id.index()] = self.in_flight[first.index()];
         if let Some(place) = self.memory.place(first) {
             self.memory.set_view(self.context, id, place, first);
+            for storage in self.memory.storages_of(self.context, place) {
+                let storage = self.memory.storage_mut(storage);
+                let sent = &storage.readers[storage.above_wait.min(storage.readers.len())..];
+                self.found.landed.extend(sent.iter().map(|&(launch, _)| (launch, id)));
+                storage.above_wait = storage.readers.len();
+            }
         }
         self.set(id, self.found.vals[first.index()]);
         Ok(())

@@ -7,7 +7,7 @@ use super::Disorder;
 use crate::check::launches::Assignment;
 use crate::check::walk::Walked;
 use crate::ir::optable::Fence;
-use crate::ir::{Graph, NodeId, RegionId, Strength};
+use crate::ir::{Graph, NodeId, Op, RegionId, Strength};
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
 use std::ops::Range;
@@ -224,8 +224,8 @@ impl<'a, 'g> Beside<'a, 'g> {
         Self { walked, edges }
     }
 
-    /// In the source, a write to what was sent stood below the wait. It still follows the launch, though that may send a
-    /// copy now.
+    /// In the source, a write to what was sent stood below the wait, or what was sent was waited for again. Both still
+    /// follow the launch, though that may send a copy now.
     fn add_landed(&mut self, before: &Walked<'_>, assignment: &Assignment) {
         if before.landed.is_empty() {
             return;
@@ -259,10 +259,12 @@ impl<'a, 'g> Beside<'a, 'g> {
         if self.walked.written.is_empty() {
             return;
         }
+        // What stands above a wait stays above it, as with a write.
+        let waits = self.walked.graph.node(id).op == Op::Wait;
         for (index, node) in self.walked.graph.operands(id).iter().enumerate() {
             let class = self.walked.written[node.index()];
             if class != u32::MAX {
-                visit(class as usize, effects.writes.contains(&(index as u32)));
+                visit(class as usize, waits || effects.writes.contains(&(index as u32)));
             }
         }
     }

@@ -77,7 +77,8 @@ impl Walk<'_, '_> {
             found.landed.extend(landed.iter().map(|&(launch, _)| (launch, writer)));
             flying.retain(|&(_, pending)| found.pending[pending as usize].node != writer);
             found.hazards.extend(flying.iter().map(|&(launch, _)| (launch, writer)));
-            self.memory.storage_mut(storage).readers = flying;
+            let storage = self.memory.storage_mut(storage);
+            (storage.readers, storage.above_wait) = (flying, 0);
         }
     }
 
