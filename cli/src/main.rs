@@ -13,6 +13,7 @@ mod lower;
 mod output;
 mod proof;
 mod rewrite;
+mod run;
 mod table;
 mod talk;
 mod units;
@@ -36,6 +37,7 @@ enum Command {
     Convert(convert::ConvertArgs),
     Verify(verify::VerifyArgs),
     CheckRanks(check_ranks::CheckRanksArgs),
+    Run(run::RunArgs),
     Lower(lower::LowerArgs),
 }
 
@@ -57,6 +59,7 @@ fn main() -> ExitCode {
         Command::Convert(arguments) => convert::run(&arguments),
         Command::Verify(arguments) => verify::run(arguments),
         Command::CheckRanks(arguments) => check_ranks::run(arguments),
+        Command::Run(arguments) => run::run(arguments),
         Command::Lower(arguments) => lower::run(arguments),
     };
     match verdict {

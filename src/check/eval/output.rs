@@ -37,6 +37,20 @@ pub struct OutputTensor {
     pub pending: bool,
 }
 
+impl Output {
+    /// Whether both are the same value, bit for bit, wherever and however it lies.
+    #[must_use]
+    pub fn same_elements(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Tensor(a), Self::Tensor(b)) => (a.dtype, &a.sizes, &a.bytes) == (b.dtype, &b.sizes, &b.bytes),
+            (Self::Tuple(a), Self::Tuple(b)) => a.len() == b.len() && a.iter().zip(b).all(|(a, b)| a.same_elements(b)),
+            (Self::Number(a), Self::Number(b)) => a == b,
+            (Self::Opaque(a), Self::Opaque(b)) => a == b,
+            _ => false,
+        }
+    }
+}
+
 /// All that one rank shows.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RankOutputs {

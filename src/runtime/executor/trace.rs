@@ -54,9 +54,13 @@ struct Named {
     name: String,
 }
 
-/// The events of all ranks as JSON: a process for each rank, a row for each stream. Times are in microseconds.
+/// Events as JSON: a process for each list, such as a rank, by its name, and in it a row for each stream. Times are in
+/// microseconds.
+///
+/// # Panics
+/// Never: names and numbers can be written as JSON.
 #[must_use]
-pub fn chrome_trace(ranks: &[Vec<Event>]) -> String {
+pub fn chrome_trace(processes: &[(String, &[Event])]) -> String {
     let mut events = Vec::new();
     let label = |pid, tid, what, name| Entry {
         name: what,
@@ -68,8 +72,8 @@ pub fn chrome_trace(ranks: &[Vec<Event>]) -> String {
         dur: None,
         args: Some(Named { name }),
     };
-    for (rank, list) in ranks.iter().enumerate() {
-        events.push(label(rank, 0, "process_name", format!("rank {rank}")));
+    for (rank, (name, list)) in processes.iter().enumerate() {
+        events.push(label(rank, 0, "process_name", name.clone()));
         let mut rows: Vec<&Row> = list.iter().map(|event| &event.row).collect();
         rows.sort_unstable();
         rows.dedup();

@@ -1,0 +1,324 @@
+//! `run`: a graph as it came and bucketed, on all ranks, compared and timed.
+
+use crate::fault::InputFault;
+use crate::input::{Facts, FactsArgs};
+use crate::table::{Align, Table};
+use crate::units::{count, human};
+use crate::{Verdict, input, output, talk};
+use anyhow::{Context, Result, anyhow, bail};
+use bucketeer::check::eval::{EvalError, EvalOptions, Output, Scaling, ShrinkError, shrink};
+use bucketeer::ir::Graph;
+use bucketeer::passes::lowering::{LowerError, LowerOptions, lower};
+use bucketeer::passes::{Pipeline, PipelineError, parse_bytes};
+use bucketeer::program::Program;
+use bucketeer::runtime::executor::{
+    Event, Executor, Reference, Run, RunError, Times, chrome_trace, seeded_inputs, world_size,
+};
+use bucketeer::runtime::fake::FakeRank;
+use bucketeer::runtime::local::{self, Link, LocalOptions};
+use bucketeer::runtime::{Backend, CommError};
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// What `rewrite` does without options.
+const DEFAULT: &str = "dedupe-waits,fold-trivial,bucket-reduce-scatter{cap=256MiB},bucket-all-reduce{cap=25MiB},\
+                       bucket-all-gather{cap=256MiB}";
+
+/// Runs a graph as it came and bucketed, on all its ranks, compares the outputs bit for bit, and says where the time went
+///
+/// Ranks are threads of this process. Inputs are made from a seed; compute steps are run by the reference evaluator, which is
+/// slow, so times of compute mean little, and those of communication are for this machine's memory: with --link each call
+/// takes as long as on a network. Exit code 1 if the outputs differ.
+#[derive(Debug, clap::Args)]
+pub struct RunArgs {
+    /// The file to run: FX text, native text or JSON, plain or gzip; `-` is stdin. It holds one graph
+    #[arg(value_name = "GRAPH")]
+    graph: PathBuf,
+    /// The passes that bucket it, in text form, as for `rewrite` [default: what `rewrite` does]
+    #[arg(long, value_name = "TEXT")]
+    pipeline: Option<String>,
+    /// What moves the data: `fake` answers at once, and nothing is compared
+    #[arg(long, default_value = "local")]
+    backend: BackendWord,
+    /// How often each is run; the fastest run counts
+    #[arg(long, value_name = "K", default_value_t = 1)]
+    repeat: u32,
+    /// Scale sizes down if the graph is too large to run, keeping all that divides
+    #[arg(long)]
+    shrink: bool,
+    /// Most bytes of memory that all ranks together may take
+    #[arg(long, value_name = "SIZE", default_value = "4GiB")]
+    max_memory: String,
+    /// A network to play, such as alpha=20us,beta=10GB/s: no call ends before alpha and its bytes over beta
+    #[arg(long, value_name = "LINK")]
+    link: Option<String>,
+    /// What the inputs are made from
+    #[arg(long, value_name = "S", default_value_t = 0)]
+    seed: u64,
+    /// Seconds that a collective may take before it fails
+    #[arg(long, value_name = "SECONDS", default_value_t = 600)]
+    timeout: u64,
+    /// Write what ran when, of the last run of each, for Chrome's and Perfetto's viewers
+    #[arg(long, value_name = "FILE")]
+    trace: Option<PathBuf>,
+    #[command(flatten)]
+    facts: FactsArgs,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
+enum BackendWord {
+    /// Ranks as threads of this process
+    Local,
+    /// One rank without others
+    Fake,
+}
+
+/// Runs the command.
+pub fn run(arguments: RunArgs) -> Result<Verdict> {
+    let job = Job::of(arguments)?;
+    let progress = talk::Progress::start();
+    progress.set("reading".to_owned());
+    let label = input::label(&job.graph);
+    let mut document = input::read_document(&job.graph)?;
+    progress.pause(|| job.facts.apply(&mut document))?;
+    input::well_formed(&label, &document)?;
+    let [graph] = document.graphs() else {
+        let what = format!("it holds {}; `run` takes one", count(document.graphs().len(), "graph"));
+        return Err(InputFault::of_file(&label, what).into());
+    };
+    progress.set("bucketing".to_owned());
+    let mut bucketed = graph.clone();
+    job.pipeline.run(&mut bucketed).map_err(|error| match error {
+        PipelineError::Input(errors) => InputFault::of_verify(&label, &document, 0, &errors).into(),
+        error => anyhow!(error).context(label.clone()),
+    })?;
+    let (graphs, scaling) = job.sized(graph, &bucketed)?;
+    let programs = [job.lower(&graphs[0])?, job.lower(&graphs[1])?];
+    let mut best: Vec<Vec<Run>> = Vec::new();
+    for (program, what) in programs.iter().zip(["as it came", "bucketed"]) {
+        let mut fastest: Option<Vec<Run>> = None;
+        for nth in 1..=job.repeat {
+            progress.set(format!("running {what}, {nth} of {}", job.repeat));
+            let ran = job.ranks(program)?;
+            let total = |runs: &[Run]| runs.iter().map(|run| run.times.total).max();
+            if fastest.as_ref().is_none_or(|best| total(&ran) < total(best)) {
+                fastest = Some(ran);
+            }
+        }
+        best.extend(fastest);
+    }
+    drop(progress);
+    if let Some(trace) = &job.trace {
+        write_traces(trace, &best)?;
+    }
+    let (text, verdict) = report(&job, &graphs[0], &programs, &best, scaling.as_ref());
+    output::to_stdout(text.as_bytes())?;
+    Ok(verdict)
+}
+
+/// What to do, as validated.
+struct Job {
+    graph: PathBuf,
+    pipeline: Pipeline,
+    backend: BackendWord,
+    repeat: u32,
+    shrink: bool,
+    max_memory_bytes: u64,
+    seed: u64,
+    local: LocalOptions,
+    trace: Option<PathBuf>,
+    facts: Facts,
+}
+
+impl Job {
+    fn of(arguments: RunArgs) -> Result<Self> {
+        let pipeline = arguments.pipeline.as_deref().unwrap_or(DEFAULT);
+        let link = match &arguments.link {
+            Some(text) => Some(text.parse::<Link>().map_err(|error| anyhow!("--link `{text}`: {error}"))?),
+            None => None,
+        };
+        if link.is_some() && arguments.backend == BackendWord::Fake {
+            bail!("--link: the backend `fake` moves nothing, so it cannot play a network");
+        }
+        if arguments.repeat == 0 || arguments.timeout == 0 {
+            bail!("--repeat and --timeout: expected a whole number of at least 1");
+        }
+        let timeout = Duration::from_secs(arguments.timeout);
+        Ok(Self {
+            pipeline: pipeline.parse().with_context(|| format!("--pipeline `{pipeline}`"))?,
+            graph: arguments.graph,
+            backend: arguments.backend,
+            repeat: arguments.repeat,
+            shrink: arguments.shrink,
+            max_memory_bytes: parse_bytes(&arguments.max_memory)
+                .map_err(|error| anyhow!("--max-memory `{}`: {}", arguments.max_memory, error.expected))?,
+            seed: arguments.seed,
+            local: LocalOptions { timeout, link, ..LocalOptions::default() },
+            trace: arguments.trace,
+            facts: arguments.facts.validate()?,
+        })
+    }
+
+    /// Both graphs, small enough to run.
+    fn sized(&self, graph: &Graph, bucketed: &Graph) -> Result<(Vec<Graph>, Option<Scaling>)> {
+        if !self.shrink {
+            return Ok((vec![graph.clone(), bucketed.clone()], None));
+        }
+        let shrunk = shrink(&[graph, bucketed], &EvalOptions::default());
+        let shrunk = shrunk.map_err(|error: ShrinkError| anyhow!("--shrink: {error}"))?;
+        Ok((shrunk.graphs, shrunk.scaling))
+    }
+
+    fn lower(&self, graph: &Graph) -> Result<Program> {
+        match lower(graph, &LowerOptions::default()) {
+            Ok((program, _)) => Ok(program),
+            Err(error @ LowerError::Size(_)) => Err(anyhow!(error).context("give sizes values with --hint")),
+            Err(error) => Err(anyhow!(error)),
+        }
+    }
+
+    /// Refuses a program that would not fit, before anything is allocated.
+    fn check_memory(&self, program: &Program, ranks: u32) -> Result<()> {
+        let given = program.buffers.iter().filter(|buffer| buffer.place.is_none()).map(|buffer| buffer.bytes);
+        let each = given.fold(program.peak_bytes(), u64::saturating_add);
+        let all = each.saturating_mul(u64::from(if self.backend == BackendWord::Fake { 1 } else { ranks }));
+        if all > self.max_memory_bytes {
+            let (all, most) = (human(all), human(self.max_memory_bytes));
+            let ranks = count(ranks as usize, "rank");
+            bail!("running it takes {all} on {ranks}, more than the {most} of --max-memory; --shrink scales it down");
+        }
+        Ok(())
+    }
+
+    /// Runs a program once, on all ranks.
+    fn ranks(&self, program: &Program) -> Result<Vec<Run>> {
+        let ranks = world_size(program)?;
+        self.check_memory(program, ranks)?;
+        if self.backend == BackendWord::Fake {
+            let rank = FakeRank::new(bucketeer::ir::GlobalRank(0), ranks).map_err(|error: CommError| anyhow!(error))?;
+            return Ok(vec![self.one(program, &rank)?]);
+        }
+        let results = local::run(ranks, self.local.clone(), |rank| self.one(program, &rank))?;
+        let mut runs = Vec::new();
+        let mut errors: Vec<RunError> = Vec::new();
+        for (rank, result) in results.into_iter().enumerate() {
+            match result.map_err(|_| anyhow!("rank {rank} panicked; please report this"))? {
+                Ok(run) => runs.push(run),
+                Err(error) => errors.push(error),
+            }
+        }
+        // Of several, the one that others only followed.
+        let follows = |error: &RunError| matches!(error, RunError::Comm { error: CommError::Remote { .. }, .. });
+        match errors.iter().position(|error| !follows(error)).or((!errors.is_empty()).then_some(0)) {
+            None => Ok(runs),
+            Some(first) => Err(match errors.swap_remove(first) {
+                RunError::Compute(error @ (EvalError::TooLarge { .. } | EvalError::GraphTooLarge { .. })) => {
+                    anyhow!(error).context("the graph is too large to run; --shrink scales it down")
+                }
+                error => anyhow!(error),
+            }),
+        }
+    }
+
+    fn one(&self, program: &Program, rank: &dyn Backend) -> Result<Run, RunError> {
+        let inputs = seeded_inputs(program, rank.rank(), self.seed)?;
+        let mut executor = Executor::new(program, rank)?;
+        executor.run(&inputs, &mut Reference::new(rank.rank(), self.seed))
+    }
+}
+
+/// The traces of both runs in one file: the ranks as it came, then the ranks bucketed.
+fn write_traces(path: &std::path::Path, best: &[Vec<Run>]) -> Result<()> {
+    let named = |(what, runs): (&str, &'_ Vec<Run>)| -> Vec<(String, Vec<Event>)> {
+        let one = |(rank, run): (usize, &Run)| (format!("rank {rank}, {what}"), run.events.clone());
+        runs.iter().enumerate().map(one).collect()
+    };
+    let all: Vec<(String, Vec<Event>)> = ["as it came", "bucketed"].into_iter().zip(best).flat_map(named).collect();
+    let processes: Vec<(String, &[Event])> = all.iter().map(|(name, events)| (name.clone(), &**events)).collect();
+    output::write(Some(path), chrome_trace(&processes).as_bytes())
+}
+
+/// The first output that differs: rank and place.
+fn difference(best: &[Vec<Run>]) -> Option<(usize, usize)> {
+    let [before, after] = best else { return None };
+    before.iter().zip(after).enumerate().find_map(|(rank, (before, after))| {
+        let differs = |(a, b): (&Output, &Output)| !a.same_elements(b);
+        let place = before.outputs.iter().zip(&after.outputs).position(differs)?;
+        Some((rank, place))
+    })
+}
+
+fn report(
+    job: &Job,
+    graph: &Graph,
+    programs: &[Program; 2],
+    best: &[Vec<Run>],
+    scaling: Option<&Scaling>,
+) -> (String, Verdict) {
+    let [before, after] = best else { return (String::new(), Verdict::Undecided) };
+    let mut table = Table::new(&[
+        ("", Align::Left),
+        ("calls", Align::Right),
+        ("sent", Align::Right),
+        ("pack", Align::Right),
+        ("comm", Align::Right),
+        ("unpack", Align::Right),
+        ("compute", Align::Right),
+        ("exposed", Align::Right),
+        ("total", Align::Right),
+        ("memory", Align::Right),
+    ]);
+    for ((what, runs), program) in [("as it came", before), ("bucketed", after)].into_iter().zip(programs) {
+        let slowest = runs.iter().max_by_key(|run| run.times.total).map_or_else(Times::default, |run| run.times);
+        let time = |time: Duration| format!("{:.2} ms", time.as_secs_f64() * 1000.0);
+        table.row([
+            what.to_owned(),
+            program.launches().to_string(),
+            human(slowest.sent_bytes),
+            time(slowest.pack.time),
+            time(slowest.comm.time),
+            time(slowest.unpack.time),
+            time(slowest.compute.time + slowest.copy.time),
+            time(slowest.exposed),
+            time(slowest.total),
+            human(program.peak_bytes()),
+        ]);
+    }
+    let ranks = count(before.len(), "rank");
+    let mut lines = vec![format!(
+        "graph `{}` on {ranks}, the slowest rank of the fastest of {}:",
+        graph.name,
+        count(job.repeat as usize, "run")
+    )];
+    lines.extend(table.lines(usize::MAX));
+    let ratio = |of: fn(&Times) -> Duration| {
+        let slowest = |runs: &[Run]| runs.iter().map(|run| of(&run.times)).max().unwrap_or_default().as_secs_f64();
+        let (before, after) = (slowest(before), slowest(after));
+        if after > 0.0 { format!("{:.2}", before / after) } else { "-".to_owned() }
+    };
+    lines.push(format!(
+        "  as it came over bucketed: comm {}, exposed {}, total {}",
+        ratio(|times| times.comm.time),
+        ratio(|times| times.exposed),
+        ratio(|times| times.total)
+    ));
+    if let Some(scaling) = scaling {
+        lines.push(format!("  at 1/{} of the bytes", scaling.bytes_before / scaling.bytes_after.max(1)));
+    }
+    let outputs = before.first().map_or(0, |run| run.outputs.len());
+    let verdict = match difference(best) {
+        _ if job.backend == BackendWord::Fake => {
+            lines.push("  not compared: nothing was moved".to_owned());
+            Verdict::Accepted
+        }
+        None => {
+            lines.push(format!("  outputs: {} on each rank, equal bit for bit", count(outputs, "output")));
+            Verdict::Accepted
+        }
+        Some((rank, place)) => {
+            lines.push(format!("  outputs differ: output {place} on rank {rank} first"));
+            Verdict::Rejected
+        }
+    };
+    (lines.join("\n") + "\n", verdict)
+}
