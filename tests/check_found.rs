@@ -160,3 +160,15 @@ fn a_second_wait_on_what_was_sent_follows_the_merged_launch() {
                 h = all_gather(n, G1:4); r = wait(h); output(w, s, t, r)";
     proven(text, "bucket-all-gather{cap=none}");
 }
+
+#[test]
+fn a_reshape_of_a_value_whose_dimensions_lie_in_another_order_is_a_copy() {
+    // What is sent in place is the copy, so its source may be read before the wait.
+    let text = "x = input f64[3, 4][4, 1]\nt = transpose(x) : f64[4, 3][1, 4]; r = relu(t) : f64[4, 3][1, 4]\n\
+                s = reshape(r, [-1]) : f64[12][1]; c = all_reduce_(s, sum, G:2) : f64[12][1]\n\
+                d = all_reduce(r, sum, G:2) : f64[4, 3]; w = wait(s) : f64[12][1]; v = wait(d) : f64[4, 3]\noutput(w, v)";
+    assert!(prove(&read(text), &read(text)).is_equal());
+    // Of one that lies dense it is a view.
+    let dense = text.replace("r = relu(t) : f64[4, 3][1, 4]", "r = relu(t) : f64[4, 3][3, 1]");
+    assert!(!prove(&read(&dense), &read(&dense)).is_equal());
+}

@@ -556,7 +556,15 @@ impl<'g> Walk<'g, '_> {
             let operator = graph.text(target);
             return undecided(id, format!("`{operator}` of memory that is written later is not followed"));
         };
-        if self.is_view_of_memory(target, view) {
+        let is_view = self.is_view_of_memory(target, view);
+        let (_, operator, _) = split_target(graph.text(target));
+        // A storage holds its elements in logical order; what is a view follows from how they lie.
+        let by_layout = matches!(operator, "reshape" | "flatten" | "ravel" | "reshape_as" | "contiguous");
+        let copies = if by_layout { self.copies(id, target) } else { None };
+        if copies == Some(false) && !is_view {
+            return undecided(id, "it is a view of memory whose elements lie in another order");
+        }
+        if is_view && copies != Some(true) {
             self.memory.set_view(self.context, id, view, base);
         } else if self.memory.is_live(id, position) {
             self.allocate(id, val)?;

@@ -5,7 +5,7 @@ use crate::check::flat::Piece;
 use crate::check::layout::{self, tensor_of};
 use crate::check::terms::{Tensor, Term, Val, Value};
 use crate::ir::optable::{Alias, element_index, split_target};
-use crate::ir::{Name, NodeId, Op};
+use crate::ir::{Dim, Name, NodeId, Op, TensorType};
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
 
@@ -58,10 +58,7 @@ impl Walk<'_, '_> {
             if let (Op::Wait, Some(base)) = (graph.node(id).op, base) {
                 return self.by_strides(base, depth + 1);
             }
-            let ty = graph.tensor(id).filter(|ty| ty.is_dense())?;
-            let shape = crate::check::terms::shape_of(ty)?;
-            let leaf = self.context.intern_leaf(Term::Storage(u32::MAX), None, None);
-            return self.context.leaf_tensor(leaf, ty.dtype, shape).and_then(|val| tensor_of(self.context, val));
+            return self.by_stated_strides(graph.tensor(id)?);
         };
         if depth > MAX_VIEWS {
             return None;
@@ -83,6 +80,34 @@ impl Walk<'_, '_> {
         };
         let val = self.meaning_over(id, target, from)?;
         tensor_of(self.context, val)
+    }
+
+    /// A value that is alone in its memory, which has no gaps: dense, or dense with its dimensions in another order.
+    fn by_stated_strides(&mut self, ty: &TensorType) -> Option<Tensor> {
+        let shape = crate::check::terms::shape_of(ty)?;
+        let leaf = self.context.intern_leaf(Term::Storage(u32::MAX), None, None);
+        let mut dense = |shape| {
+            let val = self.context.leaf_tensor(leaf, ty.dtype, shape)?;
+            tensor_of(self.context, val)
+        };
+        if ty.is_dense() {
+            return dense(shape);
+        }
+        let numbers = |dims: &[Dim]| dims.iter().map(Dim::as_const).collect::<Option<Vec<u64>>>();
+        let (sizes, strides) = (numbers(&ty.shape)?, numbers(ty.strides.as_deref()?)?);
+        let mut outermost_first: Vec<usize> = (0..sizes.len()).collect();
+        outermost_first.sort_by_key(|&dim| (std::cmp::Reverse(strides[dim]), sizes[dim] != 1));
+        let mut step = 1u64;
+        for &dim in outermost_first.iter().rev() {
+            if sizes[dim] != 1 && strides[dim] != step {
+                return None;
+            }
+            step = step.checked_mul(sizes[dim])?;
+        }
+        let turned = dense(outermost_first.iter().map(|&dim| shape[dim].clone()).collect())?;
+        let mut back = vec![0; sizes.len()];
+        outermost_first.iter().enumerate().for_each(|(at, &dim)| back[dim] = at);
+        layout::permute(&turned, &back)
     }
 
     fn split_by_strides(&mut self, id: NodeId, depth: u32) -> Option<Val> {
