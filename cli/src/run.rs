@@ -208,11 +208,13 @@ impl Job {
             }
         }
         // Of several, the one that others only followed.
-        let follows = |error: &RunError| matches!(error, RunError::Comm { error: CommError::Remote { .. }, .. });
+        let follows = |error: &RunError| matches!(error, RunError::Comm { error, .. } if matches!(**error, CommError::Remote { .. }));
         match errors.iter().position(|error| !follows(error)).or((!errors.is_empty()).then_some(0)) {
             None => Ok(runs),
             Some(first) => Err(match errors.swap_remove(first) {
-                RunError::Compute(error @ (EvalError::TooLarge { .. } | EvalError::GraphTooLarge { .. })) => {
+                RunError::Compute(error)
+                    if matches!(*error, EvalError::TooLarge { .. } | EvalError::GraphTooLarge { .. }) =>
+                {
                     anyhow!(error).context("the graph is too large to run; --shrink scales it down")
                 }
                 error => anyhow!(error),

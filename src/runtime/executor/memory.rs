@@ -22,7 +22,7 @@ impl<'a> Memory<'a> {
     pub fn new(program: &'a Program, backend: &dyn Backend, places: Vec<u64>) -> Result<Self, RunError> {
         let fault = |what: &str| {
             let what = what.to_owned();
-            move |error| RunError::Buffer { what, error }
+            move |error| RunError::buffer(what, error)
         };
         let mut arenas = Vec::with_capacity(program.arenas.len());
         for arena in &program.arenas {
@@ -79,7 +79,7 @@ impl<'a> Memory<'a> {
     pub fn range(&self, node: &str, range: Range) -> Result<Buffer, RunError> {
         let offset = self.offset(range.buffer, range.offset, range.rank_bytes).unwrap_or(u64::MAX);
         let part = self.buffers[range.buffer.0 as usize].part(offset, range.bytes);
-        part.map_err(|error| RunError::Buffer { what: format!("`{node}`"), error })
+        part.map_err(|error| RunError::buffer(format!("`{node}`"), error))
     }
 
     /// The range that a view's elements lie in, and how.
@@ -88,13 +88,13 @@ impl<'a> Memory<'a> {
         let offset = self.offset(view.buffer, view.offset, view.rank_bytes).unwrap_or(u64::MAX);
         let bytes = layout.span_bytes().unwrap_or(u64::MAX);
         let part = self.buffers[view.buffer.0 as usize].part(offset, bytes);
-        let part = part.map_err(|error| RunError::Buffer { what: format!("`{node}`"), error })?;
+        let part = part.map_err(|error| RunError::buffer(format!("`{node}`"), error))?;
         Ok((part, Strided { dtype: layout.dtype, shape: &layout.shape, strides: &layout.strides }))
     }
 
     /// Moves a segment.
     pub fn copy(&self, node: &str, segment: &Segment) -> Result<(), RunError> {
-        let fault = |error| RunError::Buffer { what: format!("`{node}`"), error };
+        let fault = |error| RunError::buffer(format!("`{node}`"), error);
         let ((from, from_layout), (to, to_layout)) = (self.view(node, segment.from)?, self.view(node, segment.to)?);
         let moved = if from.overlaps(&to) {
             // Elements are apart, but the ranges around them are not.
@@ -108,13 +108,13 @@ impl<'a> Memory<'a> {
     }
 
     pub fn zero(&self, node: &str, range: Range) -> Result<(), RunError> {
-        let fault = |error| RunError::Buffer { what: format!("`{node}`"), error };
+        let fault = |error| RunError::buffer(format!("`{node}`"), error);
         self.range(node, range)?.write().map_err(fault)?.fill(0);
         Ok(())
     }
 
     pub fn copy_range(&self, node: &str, from: Range, to: Range) -> Result<(), RunError> {
-        let fault = |error| RunError::Buffer { what: format!("`{node}`"), error };
+        let fault = |error| RunError::buffer(format!("`{node}`"), error);
         let bytes = self.range(node, from)?.read().map_err(fault)?.to_vec();
         self.range(node, to)?.write().map_err(fault)?.copy_from_slice(&bytes);
         Ok(())
@@ -161,7 +161,7 @@ impl<'a> Memory<'a> {
 
     fn read_tensor(&self, node: &str, view: View) -> Result<OutputTensor, RunError> {
         let (part, layout) = self.view(node, view)?;
-        let held = part.read().map_err(|error| RunError::Buffer { what: format!("`{node}`"), error })?;
+        let held = part.read().map_err(|error| RunError::buffer(format!("`{node}`"), error))?;
         let sizes = |list: &[u64]| list.iter().map(|&size| size as usize).collect();
         Ok(OutputTensor {
             dtype: layout.dtype,
@@ -181,7 +181,7 @@ impl<'a> Memory<'a> {
                 let same = tensor.sizes.iter().map(|&size| size as u64).eq(layout.shape.iter().copied());
                 if tensor.dtype == layout.dtype && same {
                     let held = part.write();
-                    let mut held = held.map_err(|error| RunError::Buffer { what: format!("`{node}`"), error })?;
+                    let mut held = held.map_err(|error| RunError::buffer(format!("`{node}`"), error))?;
                     copy::scattered(&tensor.bytes, &mut held, layout);
                     return Ok(());
                 }

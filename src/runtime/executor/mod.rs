@@ -52,7 +52,7 @@ pub enum RunError {
         /// The step's node.
         node: String,
         /// Why.
-        error: CommError,
+        error: Box<CommError>,
     },
     /// A buffer cannot be had.
     #[error("{what}: {error}")]
@@ -60,11 +60,11 @@ pub enum RunError {
         /// Whose.
         what: String,
         /// Why.
-        error: BufferError,
+        error: Box<BufferError>,
     },
     /// A compute step failed.
     #[error(transparent)]
-    Compute(#[from] EvalError),
+    Compute(Box<EvalError>),
     /// A compute step made something else than the program says.
     #[error("`{node}` made {found}, but {expected} is expected")]
     Made {
@@ -99,6 +99,22 @@ pub enum RunError {
         /// Why.
         reason: String,
     },
+}
+
+impl From<EvalError> for RunError {
+    fn from(error: EvalError) -> Self {
+        Self::Compute(Box::new(error))
+    }
+}
+
+impl RunError {
+    fn comm(node: &str, error: CommError) -> Self {
+        Self::Comm { node: node.to_owned(), error: Box::new(error) }
+    }
+
+    fn buffer(what: impl Into<String>, error: BufferError) -> Self {
+        Self::Buffer { what: what.into(), error: Box::new(error) }
+    }
 }
 
 /// What a run made on one rank.
@@ -166,7 +182,7 @@ impl<'a> Executor<'a> {
             groups.push(match members(group, backend)? {
                 Some(members) => {
                     let joined = backend.new_group(&group.name, &members);
-                    Some(joined.map_err(|error| RunError::Comm { node: group.name.to_string(), error })?)
+                    Some(joined.map_err(|error| RunError::comm(&group.name, error))?)
                 }
                 None => None,
             });
@@ -246,7 +262,7 @@ impl Running<'_, '_> {
         let start = Instant::now();
         let done = work.wait(None);
         self.clock.waited(step, start);
-        done.map_err(|error| RunError::Comm { node: self.node(step).to_owned(), error })
+        done.map_err(|error| RunError::comm(self.node(step), error))
     }
 
     /// A rank is done with a send or receive before others are with theirs. Whoever goes then would break them, so all wait
@@ -265,7 +281,7 @@ impl Running<'_, '_> {
         groups.dedup();
         for group in groups.into_iter().filter_map(|group| self.executor.groups[group as usize].as_ref()) {
             let done = self.executor.backend.barrier(group, &CallOptions::blocking());
-            done.map_err(|error| RunError::Comm { node: "the end of the run".to_owned(), error })?;
+            done.map_err(|error| RunError::comm("the end of the run", error))?;
         }
         Ok(())
     }
@@ -309,7 +325,7 @@ impl Running<'_, '_> {
     /// Starts a collective; several parts are one launch.
     fn launch(&self, node: &str, collective: &Collective) -> Result<Option<Work>, RunError> {
         let executor = &*self.executor;
-        let fault = |error| RunError::Comm { node: node.to_owned(), error };
+        let fault = |error| RunError::comm(node, error);
         let Some(group) = &executor.groups[collective.group as usize] else {
             let group = executor.program.groups[collective.group as usize].name.to_string();
             let reason = format!("rank {} launches `{node}`, but is not in it", executor.backend.rank().0);
