@@ -172,3 +172,12 @@ fn a_reshape_of_a_value_whose_dimensions_lie_in_another_order_is_a_copy() {
     let dense = text.replace("r = relu(t) : f64[4, 3][1, 4]", "r = relu(t) : f64[4, 3][3, 1]");
     assert!(!prove(&read(&dense), &read(&dense)).is_equal());
 }
+
+#[test]
+fn a_view_of_a_reshape_that_copies_is_a_view_of_the_copy() {
+    let text = "x = input f16[8, 3][3, 1]; t = transpose(x) : f16[3, 8][1, 3]; r = relu(t) : f16[3, 8][1, 3]\n\
+                s = reshape(r, [-1]) : f16[24][1]; y = input f16[24]\n\
+                c = reduce_scatter(s, sum, G:2) : f16[12]; d = reduce_scatter(y, sum, G:2) : f16[12]\n\
+                w = wait(c) : f16[12]; v = wait(d) : f16[12]\noutput(w, v)";
+    proven(text, "bucket-reduce-scatter{cap=none}");
+}

@@ -4,10 +4,9 @@
 mod files;
 mod planted;
 
-use bucketeer::check::eval::{EvalError, EvalOptions, compare};
+use bucketeer::check::eval::{EvalError, compare};
 use bucketeer::check::{Options, Verdict, prove_with};
-use bucketeer::ir::Graph;
-use planted::{FAULTS, Fault, Pair, Values, pairs};
+use planted::{FAULTS, Fault, Pair, Values, pairs, with_planted};
 
 /// PyTorch's outputs share memory as it is.
 fn options(pair: &Pair) -> Options {
@@ -40,22 +39,6 @@ fn plant(fault: &'static Fault, pair: &Pair) -> Option<Planted> {
             Err(error) => panic!("{}, {}: {error}", fault.name, pair.name),
         });
     Some(Planted { pair: pair.name.clone(), refused, caught })
-}
-
-/// The group that a fault made up has the ranks of another one, in another order.
-fn with_planted(options: &EvalOptions, graph: &Graph) -> EvalOptions {
-    let mut options = options.clone();
-    let planted = graph.groups().iter().find(|group| &*group.name == "planted");
-    if let Some(planted) = planted.filter(|group| group.members.is_empty()) {
-        let alike = |lists: &&Vec<Vec<u32>>| {
-            planted.size.is_none() || lists.first().is_some_and(|list| Some(list.len() as u32) == planted.size)
-        };
-        let known = options.groups.values().find(alike).cloned();
-        let mut lists = known.unwrap_or_else(|| vec![(0..planted.size.unwrap_or(1)).collect()]);
-        lists.iter_mut().for_each(|list| list.reverse());
-        options.groups.insert("planted".to_owned(), lists);
-    }
-    options
 }
 
 /// Faults that change values and that the evaluator does not find, or does not look for, with the reason.

@@ -234,3 +234,19 @@ pub const FAULTS: &[Fault] = &[
     Fault { name: "member packed before its last step", values: Values::Change, plant: stale_member },
     Fault { name: "memory that was never written", values: Values::Change, plant: unwritten_buffer },
 ];
+
+/// The group that a fault made up has the ranks of another one, in another order.
+pub fn with_planted(options: &EvalOptions, graph: &Graph) -> EvalOptions {
+    let mut options = options.clone();
+    let planted = graph.groups().iter().find(|group| &*group.name == "planted");
+    if let Some(planted) = planted.filter(|group| group.members.is_empty()) {
+        let alike = |lists: &&Vec<Vec<u32>>| {
+            planted.size.is_none() || lists.first().is_some_and(|list| Some(list.len() as u32) == planted.size)
+        };
+        let known = options.groups.values().find(alike).cloned();
+        let mut lists = known.unwrap_or_else(|| vec![(0..planted.size.unwrap_or(1)).collect()]);
+        lists.iter_mut().for_each(|list| list.reverse());
+        options.groups.insert("planted".to_owned(), lists);
+    }
+    options
+}

@@ -1,6 +1,6 @@
 //! Whether faults show when graphs are scaled down.
 
-use super::{FAULTS, Fault, Pair, Values};
+use super::{FAULTS, Fault, Pair, Values, with_planted};
 use bucketeer::check::eval::{Difference, EvalError, EvalOptions, compare, shrink};
 
 /// What small sizes do not show: a table whose columns are the ranks has no sizes that follow, and is refused; that a
@@ -23,16 +23,18 @@ pub fn planted_at_small_sizes(pair: &Pair, asked: impl Fn(&str) -> bool) -> (usi
         if !(fault.plant)(&mut faulty) {
             continue;
         }
-        let shown = shrink(&[&pair.before, &faulty], &options).map_err(|error| error.to_string()).and_then(|scaled| {
-            match compare(&scaled.graphs[0], &scaled.graphs[1], &options) {
-                // PyTorch's outputs share memory as it is.
-                Ok(comparison) => {
-                    Ok(comparison.differences.iter().any(|found| !matches!(found, Difference::Sharing { .. })))
+        let shown = shrink(&[&pair.before, &faulty], &with_planted(&options, &faulty))
+            .map_err(|error| error.to_string())
+            .and_then(|scaled| {
+                match compare(&scaled.graphs[0], &scaled.graphs[1], &with_planted(&options, &faulty)) {
+                    // PyTorch's outputs share memory as it is.
+                    Ok(comparison) => {
+                        Ok(comparison.differences.iter().any(|found| !matches!(found, Difference::Sharing { .. })))
+                    }
+                    Err(EvalError::Unrelated(_)) => Ok(true),
+                    Err(error) => Err(error.to_string()),
                 }
-                Err(EvalError::Unrelated(_)) => Ok(true),
-                Err(error) => Err(error.to_string()),
-            }
-        });
+            });
         match shown {
             Ok(true) => found += 1,
             Ok(false) => missed.push(format!("{}: {}", pair.name, fault.name)),

@@ -79,7 +79,15 @@ impl Walk<'_, '_> {
             },
         };
         let val = self.meaning_over(id, target, from)?;
-        tensor_of(self.context, val)
+        let tensor = tensor_of(self.context, val)?;
+        let (_, operator, _) = split_target(graph.text(target));
+        let copy = match operator {
+            "reshape" | "flatten" | "ravel" | "reshape_as" => layout::has_strides(&tensor) == Some(false),
+            "contiguous" => !tensor.flat.single().is_none_or(Piece::is_dense),
+            _ => false,
+        };
+        // A copy is in memory of its own.
+        if copy { self.by_stated_strides(graph.tensor(id)?) } else { Some(tensor) }
     }
 
     /// A value that is alone in its memory, which has no gaps: dense, or dense with its dimensions in another order.
