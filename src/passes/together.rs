@@ -20,7 +20,7 @@
 mod joint;
 mod teams;
 
-use super::bucketing::{BucketOptions, BucketPlan, Reason, View, planned};
+use super::bucketing::{BucketOptions, BucketPlan, View, planned};
 use super::merge::{MergeError, MergeReport, SizeReaders, check_sums, late, merge_in_order};
 use super::order::{Adjusted, Cycle, Reordering, reorder};
 use super::pipeline::{Pass, PassReport, Pipeline, PipelineError, run_pass};
@@ -176,7 +176,7 @@ impl Pipeline {
         for (rank, graph) in graphs.iter().enumerate() {
             verify(graph).map_err(|errors| TogetherError::Rank { rank, error: PipelineError::Input(errors) })?;
         }
-        launch_the_same(graphs, None)?;
+        let mut played = Played::of(graphs, None)?;
         let mut reports: Vec<Vec<PassReport>> = vec![Vec::new(); graphs.len()];
         for pass in &self.passes {
             watch(pass);
@@ -184,12 +184,12 @@ impl Pipeline {
                 Pass::Bucket(options) if options.policy == Policy::Adjacent => {
                     return Err(TogetherError::Adjacent { pass: pass.name() });
                 }
-                Pass::Bucket(options) => bucket(pass.name(), options, graphs)?,
-                Pass::FoldTrivial => fold_agreed(pass.name(), graphs)?,
+                Pass::Bucket(options) => bucket(pass.name(), options, graphs, &played)?,
+                Pass::FoldTrivial => fold_agreed(pass.name(), graphs, &played),
                 Pass::DedupeWaits | Pass::DedupeCollectives => by_rank(pass, graphs)?,
             };
             if of_pass.iter().any(PassReport::changed) {
-                launch_the_same(graphs, Some(pass.name()))?;
+                played = Played::of(graphs, Some(pass.name()))?;
             }
             for ((rank, graph), report) in graphs.iter().enumerate().zip(of_pass) {
                 let broken = |errors| PipelineError::BrokenBy { pass: pass.name(), errors };
@@ -200,6 +200,23 @@ impl Pipeline {
             }
         }
         Ok(reports)
+    }
+}
+
+/// What is known of the graphs as they are, from playing the launches of all ranks.
+struct Played {
+    /// By rank.
+    orders: Vec<Dependencies>,
+    pairing: Pairing,
+}
+
+impl Played {
+    /// Plays the launches of graphs that came so, or that a pass made.
+    fn of(graphs: &[&mut Graph], after: Option<&'static str>) -> Result<Self, TogetherError> {
+        let graphs: Vec<&Graph> = graphs.iter().map(|graph| &**graph).collect();
+        let orders: Vec<Dependencies> = graphs.iter().map(|graph| Dependencies::of(graph)).collect();
+        let pairing = Pairing::of(&graphs, &orders, &Teams::of(&graphs)?, after)?;
+        Ok(Self { orders, pairing })
     }
 }
 
@@ -215,37 +232,24 @@ fn by_rank(pass: &Pass, graphs: &mut [&mut Graph]) -> Result<Vec<PassReport>, To
 }
 
 /// Folds the launches that every rank can fold.
-fn fold_agreed(pass: &'static str, graphs: &mut [&mut Graph]) -> Result<Vec<PassReport>, TogetherError> {
+fn fold_agreed(pass: &'static str, graphs: &mut [&mut Graph], played: &Played) -> Vec<PassReport> {
     let start = Instant::now();
-    let allowed = {
-        let graphs: Vec<&Graph> = graphs.iter().map(|graph| &**graph).collect();
-        let orders: Vec<Dependencies> = graphs.iter().map(|graph| Dependencies::of(graph)).collect();
-        let pairing = Pairing::of(&graphs, &orders, &Teams::of(&graphs)?, None)?;
-        let mut allowed: Vec<Vec<bool>> = graphs.iter().map(|graph| foldable(graph)).collect();
-        for number in 0..pairing.count() {
-            let nodes = pairing.parts(number).iter().filter_map(|&(rank, slot)| {
-                let rank = rank as usize;
-                Some((rank, orders[rank].node(slot as usize)?.index()))
-            });
-            let nodes: SmallVec<[(usize, usize); 8]> = nodes.collect();
-            let all = nodes.iter().all(|&(rank, node)| allowed[rank][node]);
-            nodes.iter().for_each(|&(rank, node)| allowed[rank][node] = all);
-        }
-        allowed
-    };
+    let Played { orders, pairing } = played;
+    let mut allowed: Vec<Vec<bool>> = graphs.iter().map(|graph| foldable(graph)).collect();
+    for number in 0..pairing.count() {
+        let nodes = pairing.parts(number).iter().filter_map(|&(rank, slot)| {
+            let rank = rank as usize;
+            Some((rank, orders[rank].node(slot as usize)?.index()))
+        });
+        let nodes: SmallVec<[(usize, usize); 8]> = nodes.collect();
+        let all = nodes.iter().all(|&(rank, node)| allowed[rank][node]);
+        nodes.iter().for_each(|&(rank, node)| allowed[rank][node] = all);
+    }
     let one = |(graph, allowed): (&mut &mut Graph, Vec<bool>)| {
         let removed = fold_allowed(graph, &allowed);
         PassReport { removed, time: start.elapsed(), ..PassReport::new(pass) }
     };
-    Ok(graphs.iter_mut().zip(allowed).map(one).collect())
-}
-
-/// Plays the launches of all ranks.
-fn launch_the_same(graphs: &[&mut Graph], after: Option<&'static str>) -> Result<(), TogetherError> {
-    let graphs: Vec<&Graph> = graphs.iter().map(|graph| &**graph).collect();
-    let orders: Vec<Dependencies> = graphs.iter().map(|graph| Dependencies::of(graph)).collect();
-    let teams = Teams::of(&graphs)?;
-    Pairing::of(&graphs, &orders, &teams, after).map(drop)
+    graphs.iter_mut().zip(allowed).map(one).collect()
 }
 
 /// One bucket pass on all graphs as one.
@@ -253,19 +257,18 @@ fn bucket(
     pass: &'static str,
     options: &BucketOptions,
     graphs: &mut [&mut Graph],
+    played: &Played,
 ) -> Result<Vec<PassReport>, TogetherError> {
     let start = Instant::now();
-    let orders: Vec<Dependencies> = graphs.iter().map(|graph| Dependencies::of(graph)).collect();
-    let decided = decide(pass, options, graphs, &orders)?;
-    let any = decided.iter().any(|(plan, _)| !plan.buckets.is_empty());
+    let decided = decide(pass, options, graphs, played)?;
+    let any = decided.iter().any(|of_rank| !of_rank.plan.buckets.is_empty());
     let mut reports = Vec::with_capacity(graphs.len());
-    for ((graph, dependencies), (plan, order)) in graphs.iter_mut().zip(&orders).zip(decided) {
+    for ((graph, dependencies), Decided { plan, readers, order }) in graphs.iter_mut().zip(&played.orders).zip(decided)
+    {
         // A rank without a bucket keeps step with those that have one: its nodes may move, too.
-        let merge = if any {
-            let readers = SizeReaders::of(graph, &plan.buckets);
-            merge_in_order(graph, dependencies, &plan, readers, &order)
-        } else {
-            MergeReport::default()
+        let merge = match any {
+            true => merge_in_order(graph, dependencies, &plan, readers, &order),
+            false => MergeReport::default(),
         };
         reports.push(PassReport {
             time: start.elapsed(),
@@ -277,47 +280,45 @@ fn bucket(
     Ok(reports)
 }
 
-/// For each rank, what to merge, and the order of its slots.
+/// What a bucket pass does to one rank's graph.
+struct Decided {
+    plan: BucketPlan,
+    readers: SizeReaders,
+    /// Of the graph's slots.
+    order: Reordering,
+}
+
+/// What to merge on each rank, and in which order.
 fn decide(
     pass: &'static str,
     options: &BucketOptions,
     graphs: &[&mut Graph],
-    orders: &[Dependencies],
-) -> Result<Vec<(BucketPlan, Reordering)>, TogetherError> {
-    let graphs: Vec<&Graph> = graphs.iter().map(|graph| &**graph).collect();
-    let teams = Teams::of(&graphs)?;
-    let pairing = Pairing::of(&graphs, orders, &teams, None)?;
+    played: &Played,
+) -> Result<Vec<Decided>, TogetherError> {
+    let Played { orders, pairing } = played;
     let views: Vec<View<'_>> =
         graphs.iter().zip(orders).map(|(graph, dependencies)| View::new(graph, dependencies, options)).collect();
-    let mut joint = Joint::new(pairing, orders, views);
-    joint.exclude_what_any_rank_excludes();
+    let joint = Joint::new(pairing, orders, views);
     let selection = select(&joint, options.policy, &options.caps);
-    let plans: Vec<BucketPlan> = (0..graphs.len())
-        .map(|rank| planned(joint.view(rank), &joint.selection_of(rank, &selection), options, Scope::AllRanks))
-        .collect();
-    for (rank, (graph, plan)) in graphs.iter().zip(&plans).enumerate() {
-        check_sums(graph, plan).map_err(|error| merge_error(rank, pass, error))?;
-    }
     let mut adjusted = Adjusted::default();
-    for (rank, plan) in plans.iter().enumerate() {
-        let readers = SizeReaders::of(graphs[rank], &plan.buckets);
+    let (mut plans, mut late_kind) = (Vec::with_capacity(graphs.len()), false);
+    for (rank, graph) in graphs.iter().enumerate() {
+        let plan = planned(joint.view(rank), &joint.selection_of(rank, &selection), options, Scope::AllRanks);
+        check_sums(graph, &plan).map_err(|error| merge_error(rank, pass, error))?;
+        let readers = SizeReaders::of(graph, &plan.buckets);
         joint.lift(rank, readers.adjusted(&orders[rank]), &mut adjusted);
+        late_kind |= !plan.buckets.is_empty() && late(&plan);
+        plans.push((plan, readers));
     }
-    let late = plans.iter().find(|plan| !plan.buckets.is_empty()).is_some_and(late);
-    let order = reorder(&joint, &selection.buckets, &adjusted, late).map_err(|Cycle { bucket }| {
+    let order = reorder(&joint, &selection.buckets, &adjusted, late_kind).map_err(|Cycle { bucket }| {
         let (rank, slot) = joint.parts(selection.buckets[bucket][0])[0];
         let members = vec![graphs[rank as usize].name_of(joint.view(rank as usize).node(slot as usize)).to_owned()];
         merge_error(rank as usize, pass, MergeError::Cycle { members })
     })?;
-    Ok(plans.into_iter().zip(joint.project(&order)).collect())
+    let decided = plans.into_iter().zip(joint.project(&order));
+    Ok(decided.map(|((plan, readers), order)| Decided { plan, readers, order }).collect())
 }
 
 fn merge_error(rank: usize, pass: &'static str, error: MergeError) -> TogetherError {
     TogetherError::Rank { rank, error: PipelineError::Merge { pass, error } }
-}
-
-/// Why a launch that a rank could merge stays alone on it.
-fn at_another_rank(rank: usize, view: &View<'_>, slot: usize) -> Reason {
-    let because = view.excluded(slot).cloned().unwrap_or(Reason::NoPartner);
-    Reason::AtAnotherRank { rank, because: Box::new(because) }
 }

@@ -1,10 +1,10 @@
 //! The graphs of all ranks as one: the nth launch of a team is one node.
 
-use super::super::bucketing::{BucketKey, View, collective_bytes};
+use super::super::bucketing::{BucketKey, Reason, View, collective_bytes};
 use super::super::order::{Adjusted, Reordering, Slots};
 use super::super::select::{Candidate, Outcome, PlanGraph, Refusal, Selection};
 use super::teams::Teams;
-use super::{LaunchAt, TogetherError, at_another_rank};
+use super::{LaunchAt, TogetherError};
 use crate::ir::{Dependencies, Graph, NodeId, RegionId};
 use indexmap::IndexSet;
 use rustc_hash::FxBuildHasher;
@@ -174,19 +174,17 @@ fn describe(graph: &Graph, id: NodeId) -> String {
 
 /// The graphs of all ranks as the selection and the reordering see them.
 pub(super) struct Joint<'a> {
-    pairing: Pairing,
+    pairing: &'a Pairing,
     views: Vec<View<'a>>,
     /// Numbers before number `n` are `before[starts[n]..starts[n + 1]]`.
     starts: Vec<u32>,
     before: Vec<u32>,
-    /// Each set of keys, by rank, that the parts of a candidate have.
-    keys: IndexSet<Vec<(u32, BucketKey)>, FxBuildHasher>,
-    /// By number: index into `keys`, or `u32::MAX`.
+    /// By number: what is equal for candidates with equal keys on every rank, or `u32::MAX`.
     key_of: Vec<u32>,
 }
 
 impl<'a> Joint<'a> {
-    pub(super) fn new(pairing: Pairing, orders: &[Dependencies], views: Vec<View<'a>>) -> Self {
+    pub(super) fn new(pairing: &'a Pairing, orders: &[Dependencies], views: Vec<View<'a>>) -> Self {
         let count = pairing.count();
         let mut starts = Vec::with_capacity(count + 1);
         let mut before = Vec::with_capacity(orders.iter().map(Dependencies::edge_count).sum());
@@ -198,7 +196,9 @@ impl<'a> Joint<'a> {
             }
         }
         starts.push(before.len() as u32);
-        Self { pairing, views, starts, before, keys: IndexSet::default(), key_of: vec![u32::MAX; count] }
+        let mut joint = Self { pairing, views, starts, before, key_of: vec![u32::MAX; count] };
+        joint.find_candidates();
+        joint
     }
 
     pub(super) fn view(&self, rank: usize) -> &View<'a> {
@@ -210,18 +210,22 @@ impl<'a> Joint<'a> {
     }
 
     /// A launch is a candidate if it is one on every rank; where it is not, the other ranks are told.
-    pub(super) fn exclude_what_any_rank_excludes(&mut self) {
+    fn find_candidates(&mut self) {
+        let mut keys: IndexSet<Vec<(u32, BucketKey)>, FxBuildHasher> = IndexSet::default();
         for number in 0..self.pairing.count() {
             let parts = self.pairing.parts(number);
             let entry = |&(rank, slot): &(u32, u32)| self.views[rank as usize].candidate_at(slot as usize);
-            let excludes = parts.iter().find(|part| entry(part).is_none());
-            match excludes {
+            if parts.iter().all(|part| entry(part).is_none()) {
+                continue;
+            }
+            match parts.iter().find(|part| entry(part).is_none()) {
                 None => {
                     let key = parts.iter().filter_map(|part| Some((part.0, entry(part)?.key))).collect();
-                    self.key_of[number] = self.keys.insert_full(key).0 as u32;
+                    self.key_of[number] = keys.insert_full(key).0 as u32;
                 }
                 Some(&(by, slot)) => {
-                    let reason = at_another_rank(by as usize, &self.views[by as usize], slot as usize);
+                    let because = self.views[by as usize].excluded(slot as usize).cloned().unwrap_or(Reason::NoPartner);
+                    let reason = Reason::AtAnotherRank { rank: by as usize, because: Box::new(because) };
                     for &(rank, slot) in parts {
                         if self.views[rank as usize].candidate_at(slot as usize).is_some() {
                             self.views[rank as usize].exclude(slot as usize, reason.clone());
