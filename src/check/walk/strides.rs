@@ -15,6 +15,21 @@ const MAX_VIEWS: u32 = 64;
 /// The memory of a value: the node that allocates it, and which of its results.
 pub(crate) type Root = (NodeId, Option<u32>);
 
+/// Whether an operator gives a view, or a copy where the elements lie otherwise than it needs.
+pub(super) fn copies_by_layout(operator: &str) -> bool {
+    matches!(operator, "reshape" | "flatten" | "ravel" | "reshape_as" | "contiguous")
+}
+
+/// Whether such an operator copies, of its result as places in the memory of its operand; `None` where that does not say.
+/// Other operators do not.
+fn is_copy(operator: &str, result: &Tensor) -> Option<bool> {
+    match operator {
+        "contiguous" => Some(!result.flat.single().is_none_or(Piece::is_dense)),
+        _ if copies_by_layout(operator) => layout::has_strides(result).map(|view| !view),
+        _ => Some(false),
+    }
+}
+
 impl Walk<'_, '_> {
     /// Whether a view operator copies, and so reads elements; `None` where strides do not say.
     pub(super) fn copies(&mut self, id: NodeId, target: Name) -> Option<bool> {
@@ -28,13 +43,13 @@ impl Walk<'_, '_> {
                 Some(old != new)
             }
             "item" => Some(graph.tensor(base).is_some()),
-            "reshape" | "contiguous" | "flatten" | "ravel" | "reshape_as" => {
+            _ if copies_by_layout(operator) => {
                 let from = self.by_strides(base, 0)?;
                 if operator == "contiguous" {
-                    return Some(!from.flat.single().is_none_or(Piece::is_dense));
+                    return is_copy(operator, &from);
                 }
                 let shape = crate::check::terms::shape_of(graph.tensor(id)?)?;
-                layout::has_strides(&layout::reshape(&from, &shape)?).map(|view| !view)
+                is_copy(operator, &layout::reshape(&from, &shape)?)
             }
             _ => Some(false),
         }
@@ -81,13 +96,11 @@ impl Walk<'_, '_> {
         let val = self.meaning_over(id, target, from)?;
         let tensor = tensor_of(self.context, val)?;
         let (_, operator, _) = split_target(graph.text(target));
-        let copy = match operator {
-            "reshape" | "flatten" | "ravel" | "reshape_as" => layout::has_strides(&tensor) == Some(false),
-            "contiguous" => !tensor.flat.single().is_none_or(Piece::is_dense),
-            _ => false,
-        };
         // A copy is in memory of its own.
-        if copy { self.by_stated_strides(graph.tensor(id)?) } else { Some(tensor) }
+        if is_copy(operator, &tensor) == Some(true) {
+            return self.by_stated_strides(graph.tensor(id)?);
+        }
+        Some(tensor)
     }
 
     /// A value that is alone in its memory, which has no gaps: dense, or dense with its dimensions in another order.

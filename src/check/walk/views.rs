@@ -1,0 +1,79 @@
+//! Views of memory that is written.
+
+use super::strides::copies_by_layout;
+use super::{Step, Walk, fault, undecided};
+use crate::check::flat::{Leaf, Piece};
+use crate::check::layout;
+use crate::check::terms::{Term, Val, Value};
+use crate::ir::optable::{Alias, Effects, split_target};
+use crate::ir::{Name, NodeId};
+
+impl Walk<'_, '_> {
+    /// A view whose memory is still to be written.
+    pub(super) fn view_of_memory(&mut self, id: NodeId, position: usize, target: Name, index: usize) -> Step {
+        let graph = self.found.graph;
+        let Some(&base) = graph.operands(id).get(index) else { return fault(id, "is a view of nothing") };
+        let effects = self.found.effects.get(id).clone();
+        let Some(place) = self.memory.place(base) else {
+            return self.element_of_unknown(id, target, &effects);
+        };
+        self.read_operands(id)?;
+        let mut operands = std::mem::take(&mut self.operands);
+        operands[index] = place;
+        let view = self.meaning(id, target, &operands);
+        self.operands = operands;
+        let val = self.pure(id, target, &effects)?;
+        self.set(id, val);
+        self.in_flight[id.index()] = self.part_in_flight(id, base);
+        let Some(view) = view else {
+            let operator = graph.text(target);
+            return undecided(id, format!("`{operator}` of memory that is written later is not followed"));
+        };
+        let is_view = self.is_view_of_memory(target, view);
+        let (_, operator, _) = split_target(graph.text(target));
+        // A storage holds its elements in logical order; what is a view follows from how they lie.
+        let copies = if copies_by_layout(operator) { self.copies(id, target) } else { None };
+        if copies == Some(false) && !is_view {
+            return undecided(id, "it is a view of memory whose elements lie in another order");
+        }
+        if is_view && copies != Some(true) {
+            self.memory.set_view(self.context, id, view, base);
+        } else if self.memory.is_live(id, position) {
+            self.allocate(id, val)?;
+        }
+        Ok(())
+    }
+
+    /// The element of a tuple whose parts have no places yet.
+    fn element_of_unknown(&mut self, id: NodeId, target: Name, effects: &Effects) -> Step {
+        let base = self.found.graph.operands(id)[0];
+        if matches!(self.found.effects.get(base).alias, Alias::Of(_)) {
+            return undecided(id, "whose memory it is, and the memory is written");
+        }
+        let val = self.pure(id, target, effects)?;
+        self.set(id, val);
+        self.in_flight[id.index()] = self.part_in_flight(id, base);
+        if let Some(&place) = self.elements.get(&(base, val)) {
+            self.memory.set_place(id, place);
+        } else if let Some(place) = self.allocate(id, val)? {
+            self.elements.insert((base, val), place);
+        }
+        Ok(())
+    }
+
+    /// Whether a result over storage leaves is a view by strides, and not a copy.
+    fn is_view_of_memory(&self, target: Name, view: Val) -> bool {
+        let graph = self.found.graph;
+        let (_, operator, _) = split_target(graph.text(target));
+        let Value::Tensor(tensor) = self.context.value(view) else { return true };
+        let storage = |leaf: Leaf| matches!(self.context.leaf(leaf).term, Term::Storage(_));
+        if !tensor.flat.pieces.iter().all(|piece| storage(piece.leaf)) {
+            return false;
+        }
+        match operator {
+            "reshape" | "flatten" | "ravel" | "to" => layout::has_strides(tensor) == Some(true),
+            "contiguous" => tensor.flat.single().is_none_or(Piece::is_dense),
+            _ => true,
+        }
+    }
+}
