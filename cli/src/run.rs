@@ -20,9 +20,11 @@ use bucketeer::runtime::{Backend, CommError};
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// What `rewrite` does without options.
-const DEFAULT: &str = "dedupe-waits,fold-trivial,bucket-reduce-scatter{cap=256MiB},bucket-all-reduce{cap=25MiB},\
-                       bucket-all-gather{cap=256MiB}";
+/// The names of the two runs.
+const NAMES: [&str; 2] = ["as it came", "bucketed"];
+
+/// All ranks' runs of the graph as it came, and of the bucketed one.
+type Both = [Vec<Run>; 2];
 
 /// Runs a graph as it came and bucketed, on all its ranks, compares the outputs bit for bit, and says where the time went
 ///
@@ -58,7 +60,7 @@ pub struct RunArgs {
     /// Seconds that a collective may take before it fails
     #[arg(long, value_name = "SECONDS", default_value_t = 600)]
     timeout: u64,
-    /// Write what ran when, of the last run of each, for Chrome's and Perfetto's viewers
+    /// Write what ran when, of the fastest run of each, for Chrome's and Perfetto's viewers
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
     #[command(flatten)]
@@ -94,19 +96,8 @@ pub fn run(arguments: RunArgs) -> Result<Verdict> {
     })?;
     let (graphs, scaling) = job.sized(graph, &bucketed)?;
     let programs = [job.lower(&graphs[0])?, job.lower(&graphs[1])?];
-    let mut best: Vec<Vec<Run>> = Vec::new();
-    for (program, what) in programs.iter().zip(["as it came", "bucketed"]) {
-        let mut fastest: Option<Vec<Run>> = None;
-        for nth in 1..=job.repeat {
-            progress.set(format!("running {what}, {nth} of {}", job.repeat));
-            let ran = job.ranks(program)?;
-            let total = |runs: &[Run]| runs.iter().map(|run| run.times.total).max();
-            if fastest.as_ref().is_none_or(|best| total(&ran) < total(best)) {
-                fastest = Some(ran);
-            }
-        }
-        best.extend(fastest);
-    }
+    let [came, bucketed] = NAMES;
+    let best = [job.fastest(&programs[0], came, &progress)?, job.fastest(&programs[1], bucketed, &progress)?];
     drop(progress);
     if let Some(trace) = &job.trace {
         write_traces(trace, &best)?;
@@ -132,7 +123,10 @@ struct Job {
 
 impl Job {
     fn of(arguments: RunArgs) -> Result<Self> {
-        let pipeline = arguments.pipeline.as_deref().unwrap_or(DEFAULT);
+        let pipeline = match &arguments.pipeline {
+            Some(text) => text.parse().with_context(|| format!("--pipeline `{text}`"))?,
+            None => Pipeline::default_rewrite(),
+        };
         let link = match &arguments.link {
             Some(text) => Some(text.parse::<Link>().map_err(|error| anyhow!("--link `{text}`: {error}"))?),
             None => None,
@@ -145,7 +139,7 @@ impl Job {
         }
         let timeout = Duration::from_secs(arguments.timeout);
         Ok(Self {
-            pipeline: pipeline.parse().with_context(|| format!("--pipeline `{pipeline}`"))?,
+            pipeline,
             graph: arguments.graph,
             backend: arguments.backend,
             repeat: arguments.repeat,
@@ -190,6 +184,22 @@ impl Job {
         Ok(())
     }
 
+    /// Runs a program as often as asked for, on all ranks; returns the run whose slowest rank was fastest.
+    fn fastest(&self, program: &Program, name: &str, progress: &talk::Progress) -> Result<Vec<Run>> {
+        let run = |nth: u32| {
+            progress.set(format!("running {name}, {nth} of {}", self.repeat));
+            self.ranks(program)
+        };
+        let mut best = run(1)?;
+        for nth in 2..=self.repeat {
+            let next = run(nth)?;
+            if slowest(&next).total < slowest(&best).total {
+                best = next;
+            }
+        }
+        Ok(best)
+    }
+
     /// Runs a program once, on all ranks.
     fn ranks(&self, program: &Program) -> Result<Vec<Run>> {
         let ranks = world_size(program)?;
@@ -229,20 +239,22 @@ impl Job {
     }
 }
 
+/// The times of the rank that took longest.
+fn slowest(runs: &[Run]) -> Times {
+    runs.iter().map(|run| run.times).max_by_key(|times| times.total).unwrap_or_default()
+}
+
 /// The traces of both runs in one file: the ranks as it came, then the ranks bucketed.
-fn write_traces(path: &std::path::Path, best: &[Vec<Run>]) -> Result<()> {
-    let named = |(what, runs): (&str, &'_ Vec<Run>)| -> Vec<(String, Vec<Event>)> {
-        let one = |(rank, run): (usize, &Run)| (format!("rank {rank}, {what}"), run.events.clone());
-        runs.iter().enumerate().map(one).collect()
-    };
-    let all: Vec<(String, Vec<Event>)> = ["as it came", "bucketed"].into_iter().zip(best).flat_map(named).collect();
-    let processes: Vec<(String, &[Event])> = all.iter().map(|(name, events)| (name.clone(), &**events)).collect();
+fn write_traces(path: &std::path::Path, best: &Both) -> Result<()> {
+    let mut processes: Vec<(String, &[Event])> = Vec::new();
+    for (name, runs) in NAMES.into_iter().zip(best) {
+        processes.extend(runs.iter().enumerate().map(|(rank, run)| (format!("rank {rank}, {name}"), &*run.events)));
+    }
     output::write(Some(path), chrome_trace(&processes).as_bytes())
 }
 
 /// The first output that differs: rank and place.
-fn difference(best: &[Vec<Run>]) -> Option<(usize, usize)> {
-    let [before, after] = best else { return None };
+fn difference([before, after]: &Both) -> Option<(usize, usize)> {
     before.iter().zip(after).enumerate().find_map(|(rank, (before, after))| {
         let differs = |(a, b): (&Output, &Output)| !a.same_elements(b);
         let place = before.outputs.iter().zip(&after.outputs).position(differs)?;
@@ -254,10 +266,10 @@ fn report(
     job: &Job,
     graph: &Graph,
     programs: &[Program; 2],
-    best: &[Vec<Run>],
+    best: &Both,
     scaling: Option<&Scaling>,
 ) -> (String, Verdict) {
-    let [before, after] = best else { return (String::new(), Verdict::Undecided) };
+    let [before, after] = best;
     let mut table = Table::new(&[
         ("", Align::Left),
         ("calls", Align::Right),
@@ -270,11 +282,11 @@ fn report(
         ("total", Align::Right),
         ("memory", Align::Right),
     ]);
-    for ((what, runs), program) in [("as it came", before), ("bucketed", after)].into_iter().zip(programs) {
-        let slowest = runs.iter().max_by_key(|run| run.times.total).map_or_else(Times::default, |run| run.times);
+    for ((name, runs), program) in NAMES.into_iter().zip(best).zip(programs) {
+        let slowest = slowest(runs);
         let time = |time: Duration| format!("{:.2} ms", time.as_secs_f64() * 1000.0);
         table.row([
-            what.to_owned(),
+            name.to_owned(),
             program.launches().to_string(),
             human(slowest.sent_bytes),
             time(slowest.pack.time),
@@ -294,8 +306,8 @@ fn report(
     )];
     lines.extend(table.lines(usize::MAX));
     let ratio = |of: fn(&Times) -> Duration| {
-        let slowest = |runs: &[Run]| runs.iter().map(|run| of(&run.times)).max().unwrap_or_default().as_secs_f64();
-        let (before, after) = (slowest(before), slowest(after));
+        let longest = |runs: &[Run]| runs.iter().map(|run| of(&run.times)).max().unwrap_or_default().as_secs_f64();
+        let (before, after) = (longest(before), longest(after));
         if after > 0.0 { format!("{:.2}", before / after) } else { "-".to_owned() }
     };
     lines.push(format!(

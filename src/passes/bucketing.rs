@@ -61,6 +61,15 @@ impl BucketKind {
         }
     }
 
+    /// Whether `rewrite` merges the kind unasked.
+    #[must_use]
+    pub const fn is_default(self) -> bool {
+        match self {
+            Self::AllGather | Self::ReduceScatter | Self::AllReduce => true,
+            Self::Broadcast | Self::AllToAll => false,
+        }
+    }
+
     /// The cap `rewrite` uses when none is given. 256 MiB is about where gathers and scatters of 8 GPUs reach 90 % of
     /// their bandwidth; 25 MiB is what PyTorch's DDP uses for all-reduces.
     #[must_use]

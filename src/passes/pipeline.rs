@@ -120,6 +120,12 @@ impl Pipeline {
         Self { passes }
     }
 
+    /// What `rewrite` does when no kind is asked for: those that it merges unasked, at their default caps.
+    #[must_use]
+    pub fn default_rewrite() -> Self {
+        Self::rewrite(BucketKind::ALL.into_iter().filter(|kind| kind.is_default()).map(BucketOptions::new).collect())
+    }
+
     /// Runs the passes. The graph is verified before the first, and after each one that changed
     /// it.
     ///

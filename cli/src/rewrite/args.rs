@@ -243,7 +243,7 @@ impl RewriteArgs {
             match caps.iter().find(|(given, _)| *given == kind) {
                 Some((_, CapWord::Off)) => {}
                 Some((_, CapWord::Caps(list))) => chosen.push((kind, list.clone())),
-                None if defaults && !matches!(kind, BucketKind::Broadcast | BucketKind::AllToAll) => {
+                None if defaults && kind.is_default() => {
                     chosen.push((kind, vec![kind.default_cap_bytes()]));
                 }
                 None => {}

@@ -1,9 +1,8 @@
 //! One rank's memory: the arenas of the plan, and buffers for what the caller gives.
 
-use super::copy::{self, Strided};
-use super::{RunError, kernels};
+use super::{RunError, copy, kernels};
 use crate::check::eval::{Output, OutputTensor};
-use crate::program::{BufferKind, Made, Operand, Program, Range, Segment, View};
+use crate::program::{BufferKind, Layout, Made, Operand, Program, Range, Segment, View};
 use crate::runtime::{ALIGN_BYTES, Arena, Backend, Buffer, BufferError};
 
 /// See the module docs.
@@ -83,13 +82,13 @@ impl<'a> Memory<'a> {
     }
 
     /// The range that a view's elements lie in, and how.
-    fn view(&self, node: &str, view: View) -> Result<(Buffer, Strided<'_>), RunError> {
+    fn view(&self, node: &str, view: View) -> Result<(Buffer, &'a Layout), RunError> {
         let layout = self.program.layout(view.layout);
         let offset = self.offset(view.buffer, view.offset, view.rank_bytes).unwrap_or(u64::MAX);
         let bytes = layout.span_bytes().unwrap_or(u64::MAX);
         let part = self.buffers[view.buffer.0 as usize].part(offset, bytes);
         let part = part.map_err(|error| RunError::buffer(format!("`{node}`"), error))?;
-        Ok((part, Strided { dtype: layout.dtype, shape: &layout.shape, strides: &layout.strides }))
+        Ok((part, layout))
     }
 
     /// Moves a segment.
@@ -165,8 +164,8 @@ impl<'a> Memory<'a> {
         let sizes = |list: &[u64]| list.iter().map(|&size| size as usize).collect();
         Ok(OutputTensor {
             dtype: layout.dtype,
-            sizes: sizes(layout.shape),
-            strides: sizes(layout.strides),
+            sizes: sizes(&layout.shape),
+            strides: sizes(&layout.strides),
             bytes: copy::gathered(&held, layout),
             device: self.program.buffer(view.buffer).device.as_deref().map(Into::into),
             pending: false,

@@ -40,7 +40,7 @@ use crate::check::eval::{EvalError, Output};
 use crate::ir::{GlobalRank, GroupRank};
 use crate::program::{Collective, CommOp, Compute, Made, Moves, Operand, Part, Program, StepId, StepKind, Stream};
 use memory::Memory;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 use times::Clock;
 
 /// Why a program did not run to its end.
@@ -248,7 +248,7 @@ struct Running<'r, 'a> {
     executor: &'r mut Executor<'a>,
     /// By step: the collective in flight.
     works: Vec<Option<Work>>,
-    clock: Clock,
+    clock: Clock<'a>,
 }
 
 impl Running<'_, '_> {
@@ -404,9 +404,6 @@ impl Running<'_, '_> {
         executor.memory.write_made(node, &compute.made, &result.made)
     }
 }
-
-/// How long a wait may be nothing.
-const MOMENT: Duration = Duration::from_micros(1);
 
 impl Made {
     /// What is expected, in words.

@@ -1,9 +1,11 @@
 //! Where the time of a run went.
 
-use super::MOMENT;
 use super::trace::{Event, Row};
-use crate::program::{Program, StepId, StepKind, Stream};
+use crate::program::{Program, Step, StepId, StepKind, Stream};
 use std::time::{Duration, Instant};
+
+/// How long a wait may be nothing.
+const MOMENT: Duration = Duration::from_micros(1);
 
 /// Time and number of steps of one kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -36,82 +38,56 @@ pub struct Times {
 }
 
 /// Keeps the times of a run.
-pub(super) struct Clock {
+pub(super) struct Clock<'p> {
+    program: &'p Program,
     start: Instant,
     times: Times,
     events: Vec<Event>,
     /// Collectives in flight: step, when it was launched.
     in_flight: Vec<(StepId, Instant)>,
-    /// By step: what it is, for the trace.
-    steps: Vec<(Row, Box<str>, Kind)>,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Kind {
-    Compute,
-    Pack,
-    Unpack,
-    Copy,
-    Comm(u64),
-    Wait,
-}
+impl<'p> Clock<'p> {
+    pub fn start(program: &'p Program) -> Self {
+        let start = Instant::now();
+        Self { program, start, times: Times::default(), events: Vec::new(), in_flight: Vec::new() }
+    }
 
-impl Clock {
-    pub fn start(program: &Program) -> Self {
-        let step = |step: &crate::program::Step| {
-            let row = match step.stream {
-                Stream::Compute => Row::Compute,
-                Stream::Comm(group) => Row::Comm(program.groups[group as usize].name.clone()),
-            };
-            let kind = match &step.kind {
-                StepKind::Pack(_) => Kind::Pack,
-                StepKind::Unpack(_) => Kind::Unpack,
-                StepKind::Copy(_) => Kind::Copy,
-                StepKind::Collective(comm) => Kind::Comm(comm.parts.iter().map(|part| part.send.bytes).sum()),
-                StepKind::Wait(_) => Kind::Wait,
-                StepKind::Compute(_) => Kind::Compute,
-            };
-            (row, step.node.clone(), kind)
-        };
-        Self {
-            start: Instant::now(),
-            times: Times::default(),
-            events: Vec::new(),
-            in_flight: Vec::new(),
-            steps: program.steps.iter().map(step).collect(),
-        }
+    fn step(&self, id: StepId) -> &'p Step {
+        &self.program.steps[id.0 as usize]
     }
 
     /// A step of the compute stream is done.
-    pub fn ran(&mut self, step: StepId, start: Instant) {
+    pub fn ran(&mut self, id: StepId, start: Instant) {
         let time = start.elapsed();
-        let of = match self.steps[step.0 as usize].2 {
-            Kind::Compute => &mut self.times.compute,
-            Kind::Pack => &mut self.times.pack,
-            Kind::Unpack => &mut self.times.unpack,
-            Kind::Copy => &mut self.times.copy,
-            Kind::Comm(_) | Kind::Wait => return,
+        let (of, what) = match self.step(id).kind {
+            StepKind::Compute(_) => (&mut self.times.compute, "compute"),
+            StepKind::Pack(_) => (&mut self.times.pack, "pack"),
+            StepKind::Unpack(_) => (&mut self.times.unpack, "unpack"),
+            StepKind::Copy(_) => (&mut self.times.copy, "copy"),
+            StepKind::Collective(_) | StepKind::Wait(_) => return,
         };
         of.steps += 1;
         of.time += time;
-        self.event(step, None, start, time);
+        self.event(id, self.row(id), what, start, time);
     }
 
-    pub fn launched(&mut self, step: StepId, start: Instant) {
-        self.in_flight.push((step, start));
-        if let Kind::Comm(bytes) = self.steps[step.0 as usize].2 {
+    pub fn launched(&mut self, id: StepId, start: Instant) {
+        self.in_flight.push((id, start));
+        if let StepKind::Collective(comm) = &self.step(id).kind {
+            let bytes = comm.parts.iter().map(|part| part.send.bytes).fold(0, u64::saturating_add);
             self.times.sent_bytes = self.times.sent_bytes.saturating_add(bytes);
         }
     }
 
     /// The compute stream has waited for a collective.
-    pub fn waited(&mut self, step: StepId, start: Instant) {
+    pub fn waited(&mut self, id: StepId, start: Instant) {
         let time = start.elapsed();
         self.times.exposed += time;
         if time > MOMENT {
-            self.event(step, Some(Row::Compute), start, time);
+            self.event(id, Row::Compute, "wait", start, time);
         }
-        self.note_done(|other| other == step);
+        self.note_done(|other| other == id);
     }
 
     /// Notes which collectives in flight have ended.
@@ -128,28 +104,21 @@ impl Clock {
         for (step, start) in ended {
             self.times.comm.steps += 1;
             self.times.comm.time += now - start;
-            self.event(step, None, start, now - start);
+            self.event(step, self.row(step), "comm", start, now - start);
         }
     }
 
-    fn event(&mut self, step: StepId, row: Option<Row>, start: Instant, time: Duration) {
-        let (own, node, kind) = &self.steps[step.0 as usize];
-        let what = match (kind, &row) {
-            (Kind::Comm(_), Some(_)) => "wait",
-            (Kind::Comm(_), None) => "comm",
-            (Kind::Compute, _) => "compute",
-            (Kind::Pack, _) => "pack",
-            (Kind::Unpack, _) => "unpack",
-            (Kind::Copy, _) => "copy",
-            (Kind::Wait, _) => "wait",
-        };
-        self.events.push(Event {
-            row: row.unwrap_or_else(|| own.clone()),
-            name: node.clone(),
-            what,
-            start: start - self.start,
-            time,
-        });
+    /// Where a step runs.
+    fn row(&self, id: StepId) -> Row {
+        match self.step(id).stream {
+            Stream::Compute => Row::Compute,
+            Stream::Comm(group) => Row::Comm(self.program.groups[group as usize].name.clone()),
+        }
+    }
+
+    fn event(&mut self, id: StepId, row: Row, what: &'static str, start: Instant, time: Duration) {
+        let name = self.step(id).node.clone();
+        self.events.push(Event { row, name, what, start: start - self.start, time });
     }
 
     pub fn end(mut self) -> (Times, Vec<Event>) {
