@@ -204,6 +204,18 @@ fn each_size_of_an_all_reduce_has_one_path() {
 }
 
 #[test]
+fn an_in_place_reduction_that_goes_in_one_shot_is_put_back_where_it_lies() {
+    // The view is packed, so that what is reduced lies elsewhere than what is read.
+    let text = "x = input f32[8, 3]; y = mul_(x, 3) : f32[8, 3]; t = transpose(y) : f32[3, 8][1, 3]\n\
+                s = all_reduce_(t, sum, G0:2) : f32[3, 8][1, 3]; w = wait(s) : f32[3, 8][1, 3]\noutput(neg(w))";
+    for one_shot_max_bytes in [95, 96] {
+        let (program, _) = checked(&graph(text), &LowerOptions { one_shot_max_bytes, ..LowerOptions::default() });
+        let unpacks = program.steps.iter().filter(|step| matches!(step.kind, StepKind::Unpack(_))).count();
+        assert_eq!(unpacks, 1, "{program}");
+    }
+}
+
+#[test]
 fn writes_go_where_the_graph_writes() {
     lowered(
         "p = input f32[4]; grad = input f32[8]\nacc = zeros_like(grad)\ng = all_gather(p, G0:2); w = wait(g)\n\

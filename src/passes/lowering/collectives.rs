@@ -97,24 +97,30 @@ impl Walk<'_> {
                 Some(path) if reduces && registered => path,
                 _ => Path::Normal,
             };
-            self.start(id, op, dtype, path, parts);
-            let class = self.facts.class(id);
-            if let Some(flight) = self.flights.get_mut(&class).and_then(|flights| flights.last_mut()) {
-                flight.then = then.concat();
-            }
+            self.start(id, op, dtype, path, parts, then.concat());
         }
         Ok(())
     }
 
-    /// Issues a launch of a collective node.
-    pub(super) fn start(&mut self, id: NodeId, op: CommOp, dtype: DType, path: Path, parts: Vec<Part>) {
+    /// Issues a launch of a collective node; `then` is put in its place when it is done.
+    pub(super) fn start(
+        &mut self,
+        id: NodeId,
+        op: CommOp,
+        dtype: DType,
+        path: Path,
+        parts: Vec<Part>,
+        then: Vec<Segment>,
+    ) {
         let group = self.graph.collective(id).map_or(0, |collective| collective.group.index() as u32);
         let collective = program::Collective { op, group, dtype, path, parts };
         let step = self.build.launch(self.graph.name_of(id), collective);
         if path == Path::OneShot {
+            // It is done when it is done.
             self.report.one_shot += 1;
+            self.put_back(self.graph.name_of(id), then);
         } else {
-            let flight = Flight { step, node: id, then: Vec::new() };
+            let flight = Flight { step, node: id, then };
             self.flights.entry(self.facts.class(id)).or_default().push(flight);
         }
     }

@@ -173,7 +173,7 @@ impl Walk<'_> {
         };
         let path = if bucket.one_shot { Path::OneShot } else { Path::Normal };
         let part = Part { count: send.bytes / dtype.bytes(), send, recv };
-        self.start(id, op, dtype, path, vec![part]);
+        self.start(id, op, dtype, path, vec![part], Vec::new());
         if bucket.padding > 0 {
             return Ok(self.padded(number, recv.buffer, recv.offset, recv.rank_bytes, rows.max(1), false));
         }

@@ -229,8 +229,13 @@ impl<'g> Walk<'g> {
 
     fn land(&mut self, node: &str, flight: Flight) {
         self.build.step(node, StepKind::Wait(flight.step));
-        if !flight.then.is_empty() {
-            self.build.step(node, StepKind::Unpack(Moves { segments: flight.then, zeros: Vec::new() }));
+        self.put_back(node, flight.then);
+    }
+
+    /// Puts what a finished launch made in its place.
+    pub(super) fn put_back(&mut self, node: &str, segments: Vec<Segment>) {
+        if !segments.is_empty() {
+            self.build.step(node, StepKind::Unpack(Moves { segments, zeros: Vec::new() }));
         }
     }
 
