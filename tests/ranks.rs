@@ -126,7 +126,7 @@ fn groups_of_unknown_members_are_errors_that_name_them() {
     options.groups.insert("B".into(), vec![vec![0, 5]]);
     let outside = check_ranks(&graphs(&[text, text]), &options);
     assert_eq!(outside, Err(RanksError::NoGraphOfRank { group: "B".into(), rank: 5, graphs: 2 }));
-    assert_eq!(check_ranks(&[], &options), Err(RanksError::NoGraph));
+    assert_eq!(check_ranks::<Graph>(&[], &options), Err(RanksError::NoGraph));
 }
 
 #[test]

@@ -48,7 +48,7 @@ fn check(files: &[File]) -> Result<Vec<GraphReport>> {
     let first = files.first().map_or(0, |file| file.document.graphs().len());
     (0..first)
         .map(|index| {
-            let graphs: Vec<Graph> = files.iter().map(|file| file.document.graphs()[index].clone()).collect();
+            let graphs: Vec<&Graph> = files.iter().map(|file| &file.document.graphs()[index]).collect();
             let found = check_ranks(&graphs, &RankOptions::default()).map_err(|error| refused(files, error))?;
             Ok(GraphReport::of(index, &graphs, found))
         })
@@ -98,7 +98,7 @@ struct GroupReport {
 }
 
 impl GraphReport {
-    fn of(index: usize, graphs: &[Graph], found: Vec<RankFault>) -> Self {
+    fn of(index: usize, graphs: &[&Graph], found: Vec<RankFault>) -> Self {
         let mut groups: BTreeMap<&str, (usize, usize)> = BTreeMap::new();
         for graph in graphs {
             let mut launches = vec![0; graph.groups().len()];

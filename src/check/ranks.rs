@@ -15,6 +15,7 @@ use crate::ir::{Collective, CollectiveKind, Graph, GroupId, NodeId, ProcessGroup
 use hashbrown::HashMap;
 use indexmap::IndexMap;
 use rustc_hash::FxBuildHasher;
+use std::borrow::Borrow;
 use std::collections::VecDeque;
 use std::fmt;
 
@@ -160,7 +161,8 @@ impl fmt::Display for RankFault {
 ///
 /// # Errors
 /// [`RanksError`] when it is not known who is in a group.
-pub fn check_ranks(graphs: &[Graph], options: &RankOptions) -> Result<Vec<RankFault>, RanksError> {
+pub fn check_ranks<G: Borrow<Graph>>(graphs: &[G], options: &RankOptions) -> Result<Vec<RankFault>, RanksError> {
+    let graphs: &[&Graph] = &graphs.iter().map(Borrow::borrow).collect::<Vec<_>>();
     let mut game = Game::new(graphs, options)?;
     if let [graph] = graphs
         && game.shared
@@ -181,7 +183,11 @@ pub fn check_ranks(graphs: &[Graph], options: &RankOptions) -> Result<Vec<RankFa
 ///
 /// # Errors
 /// [`RanksError`], as in [`check_ranks`].
-pub fn rewrite_risk(before: &[Graph], after: &[Graph], options: &RankOptions) -> Result<Vec<RankFault>, RanksError> {
+pub fn rewrite_risk<G: Borrow<Graph>>(
+    before: &[G],
+    after: &[G],
+    options: &RankOptions,
+) -> Result<Vec<RankFault>, RanksError> {
     let old: Vec<String> = check_ranks(before, options)?.iter().map(RankFault::key).collect();
     Ok(check_ranks(after, options)?.into_iter().filter(|fault| !old.contains(&fault.key())).collect())
 }
@@ -235,7 +241,7 @@ fn listed(group: &ProcessGroup, options: &RankOptions, ranks: Option<u32>) -> Re
 }
 
 impl Game {
-    fn new(graphs: &[Graph], options: &RankOptions) -> Result<Self, RanksError> {
+    fn new(graphs: &[&Graph], options: &RankOptions) -> Result<Self, RanksError> {
         let shared = graphs.len() == 1;
         if graphs.is_empty() {
             return Err(RanksError::NoGraph);
@@ -313,7 +319,7 @@ impl Game {
     }
 
     /// Lists each rank's launches.
-    fn read(&mut self, graphs: &[Graph]) {
+    fn read(&mut self, graphs: &[&Graph]) {
         for (rank, graph) in graphs.iter().enumerate() {
             // Group to team, once a graph.
             let team = |group: &ProcessGroup| self.team_of.get(&(group.name.clone(), rank as u32)).copied();
@@ -335,7 +341,7 @@ impl Game {
     }
 
     /// Holds each team's sequences against its first rank's.
-    fn compare(&mut self, graphs: &[Graph]) {
+    fn compare(&mut self, graphs: &[&Graph]) {
         let mut sequences: Vec<Vec<Vec<NodeId>>> =
             self.teams.iter().map(|team| vec![Vec::new(); team.ranks.len()]).collect();
         let mut places: HashMap<(usize, u32), usize, FxBuildHasher> = HashMap::default();
@@ -355,7 +361,7 @@ impl Game {
     }
 
     /// Plays all launches. What is left when nothing can go on is a ring.
-    fn play(&mut self, graphs: &[Graph]) {
+    fn play(&mut self, graphs: &[&Graph]) {
         let mut at = vec![0usize; self.steps.len()];
         let mut arrived: Vec<Vec<usize>> = vec![Vec::new(); self.teams.len()];
         let mut ready: VecDeque<usize> = (0..self.steps.len()).collect();
@@ -376,7 +382,7 @@ impl Game {
 
     /// Follows from a stuck rank to one it waits for, until a rank comes again. All sequences are equal, so whoever is
     /// waited for is stuck, too.
-    fn ring(&self, graphs: &[Graph], at: &[usize], arrived: &[Vec<usize>], start: usize) -> Vec<Stuck> {
+    fn ring(&self, graphs: &[&Graph], at: &[usize], arrived: &[Vec<usize>], start: usize) -> Vec<Stuck> {
         let mut here = vec![false; at.len()];
         let mut path: Vec<(usize, Stuck)> = Vec::new();
         let mut rank = start;
@@ -432,10 +438,10 @@ fn describe(graph: &Graph, id: NodeId, collective: Collective) -> (String, Strin
     (how, much.join(", "))
 }
 
-fn first_mismatch(graphs: &[Graph], team: &Team, sequences: &[Vec<NodeId>]) -> Option<RankFault> {
+fn first_mismatch(graphs: &[&Graph], team: &Team, sequences: &[Vec<NodeId>]) -> Option<RankFault> {
     let (&first_rank, first) = (team.ranks.first()?, sequences.first()?);
     let say = |rank: u32, id: NodeId| {
-        let graph = &graphs[rank as usize];
+        let graph = graphs[rank as usize];
         graph.collective(id).map_or_else(Default::default, |collective| describe(graph, id, collective))
     };
     let ended = || ("no launch".to_owned(), String::new());

@@ -69,7 +69,7 @@ fn texts(job: &Job, files: Vec<File>) -> Result<Vec<(std::path::PathBuf, Vec<u8>
 
 /// What the passes see to, seen by a check that knows nothing of them.
 fn agree(files: &[File], index: usize) -> Result<()> {
-    let graphs: Vec<Graph> = files.iter().map(|file| file.document.graphs()[index].clone()).collect();
+    let graphs: Vec<&Graph> = files.iter().map(|file| &file.document.graphs()[index]).collect();
     let found = find_faults(&graphs, &RankOptions::default()).map_err(|error| check_ranks::refused(files, error))?;
     match found.first() {
         None => Ok(()),
