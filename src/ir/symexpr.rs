@@ -172,7 +172,7 @@ impl SymExpr {
     /// # Errors
     /// [`SymError`] with the byte offset of the first mistake.
     pub fn parse(text: &str) -> Result<Self, SymError> {
-        let mut parser = Parser { text, at: 0 };
+        let mut parser = Cursor { text, at: 0 };
         let expr = parser.sum(0)?;
         parser.space();
         if parser.at < text.len() {
@@ -182,38 +182,38 @@ impl SymExpr {
     }
 }
 
-struct Parser<'a> {
-    text: &'a str,
-    at: usize,
+/// A place in the text of a size.
+pub(super) struct Cursor<'a> {
+    pub text: &'a str,
+    pub at: usize,
 }
 
-impl Parser<'_> {
-    fn expected(&self, expected: &'static str) -> SymError {
-        SymError::Syntax { text: self.text.to_owned(), at: self.at, expected }
-    }
-
-    fn overflow(&self) -> SymError {
-        SymError::Overflow(self.text.to_owned())
-    }
-
-    fn space(&mut self) {
+impl Cursor<'_> {
+    pub fn space(&mut self) {
         while self.text.as_bytes().get(self.at) == Some(&b' ') {
             self.at += 1;
         }
     }
 
-    fn eat(&mut self, token: &str) -> bool {
+    pub fn peek(&mut self, token: &str) -> bool {
         self.space();
-        let found = self.text[self.at..].starts_with(token);
+        self.text[self.at..].starts_with(token)
+    }
+
+    pub fn eat(&mut self, token: &str) -> bool {
+        let found = self.peek(token);
         if found {
             self.at += token.len();
         }
         found
     }
 
-    fn peek(&mut self, token: &str) -> bool {
-        self.space();
-        self.text[self.at..].starts_with(token)
+    fn expected(&self, expected: &'static str) -> SymError {
+        SymError::Syntax { text: self.text.to_owned(), at: self.at, expected }
+    }
+
+    fn overflow(&self) -> SymError {
+        SymError::Overflow(self.text.to_owned())
     }
 
     fn sum(&mut self, depth: u32) -> Result<SymExpr, SymError> {

@@ -1,36 +1,28 @@
 //! Values of sizes that are no polynomials: what [`SymExpr`](super::SymExpr) keeps as text.
 
+use super::symexpr::Cursor;
+
 /// The value of a size given as text, where `value_of` knows its symbols.
 #[must_use]
 pub fn evaluate(text: &str, value_of: &dyn Fn(&str) -> Option<i64>) -> Option<i64> {
-    Reader { text, at: 0, value_of }.whole()
+    Reader { cursor: Cursor { text, at: 0 }, value_of }.whole()
 }
 
 /// Reads divisions and calls.
 struct Reader<'a> {
-    text: &'a str,
-    at: usize,
+    cursor: Cursor<'a>,
     value_of: &'a dyn Fn(&str) -> Option<i64>,
 }
 
 impl Reader<'_> {
     fn whole(mut self) -> Option<i64> {
         let value = self.sum()?;
-        self.space();
-        (self.at == self.text.len()).then_some(value)
-    }
-
-    fn space(&mut self) {
-        while self.text.as_bytes().get(self.at) == Some(&b' ') {
-            self.at += 1;
-        }
+        self.cursor.space();
+        (self.cursor.at == self.cursor.text.len()).then_some(value)
     }
 
     fn eat(&mut self, token: &str) -> bool {
-        self.space();
-        let found = self.text[self.at..].starts_with(token);
-        self.at += if found { token.len() } else { 0 };
-        found
+        self.cursor.eat(token)
     }
 
     fn sum(&mut self) -> Option<i64> {
@@ -80,11 +72,11 @@ impl Reader<'_> {
             let value = self.sum()?;
             return self.eat(")").then_some(value);
         }
-        let start = self.at;
+        let Cursor { text, at: start } = self.cursor;
         let word = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'.');
-        let length = self.text.as_bytes()[start..].iter().take_while(|byte| word(byte)).count();
-        self.at += length;
-        let word = &self.text[start..self.at];
+        let length = text.as_bytes()[start..].iter().take_while(|byte| word(byte)).count();
+        self.cursor.at += length;
+        let word = &text[start..self.cursor.at];
         if self.eat("(") {
             return self.call(word);
         }
@@ -99,7 +91,7 @@ impl Reader<'_> {
         let mut args = Vec::new();
         while !self.eat(")") {
             args.push(self.sum()?);
-            if !self.eat(",") && !self.text[self.at..].starts_with(')') {
+            if !self.eat(",") && !self.cursor.peek(")") {
                 return None;
             }
         }
