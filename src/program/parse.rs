@@ -1,5 +1,7 @@
 //! Reads the text form.
 
+mod tokens;
+
 use super::args::{dtype, is_float};
 use super::text::KINDS;
 use super::{
@@ -10,21 +12,12 @@ use super::{
 use crate::ir::{Arg, Args, DType, ReduceOp};
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
+use tokens::Token;
 
 type Result<T = ()> = std::result::Result<T, ProgramError>;
 
 /// Deepest nesting of lists and tuples.
 const MAX_DEPTH: u32 = 64;
-
-#[derive(Clone, Debug, PartialEq)]
-enum Token {
-    /// A word or a number, with its text.
-    Word(String),
-    Str(String),
-    Mark(char),
-    Arrow,
-    End,
-}
 
 struct Parser<'a> {
     text: &'a str,
@@ -72,151 +65,6 @@ impl<'a> Parser<'a> {
             layouts: HashMap::default(),
             calls: HashMap::default(),
         }
-    }
-
-    // Tokens.
-
-    fn expected<T>(&self, found: &str, expected: &str) -> Result<T> {
-        let before = &self.text[..self.start];
-        let line = before.matches('\n').count() + 1;
-        let column = before.rsplit('\n').next().unwrap_or("").chars().count() + 1;
-        Err(ProgramError::Text { line, column, found: found.to_owned(), expected: expected.to_owned() })
-    }
-
-    fn unexpected<T>(&self, token: &Token, expected: &str) -> Result<T> {
-        let found = match token {
-            Token::Word(word) => format!("`{word}`"),
-            Token::Str(text) => format!("the string {}", super::args::quote(text)),
-            Token::Mark(mark) => format!("`{mark}`"),
-            Token::Arrow => "`->`".to_owned(),
-            Token::End => "the end".to_owned(),
-        };
-        self.expected(&found, expected)
-    }
-
-    fn token(&mut self) -> Result<Token> {
-        let bytes = self.text.as_bytes();
-        while bytes.get(self.at).is_some_and(u8::is_ascii_whitespace) {
-            self.at += 1;
-        }
-        self.start = self.at;
-        let rest = &self.text[self.at..];
-        let Some(first) = rest.chars().next() else { return Ok(Token::End) };
-        if rest.starts_with("->") {
-            self.at += 2;
-            return Ok(Token::Arrow);
-        }
-        if first == '"' {
-            return self.string();
-        }
-        let negative = first == '-' && rest[1..].starts_with(|next: char| next.is_ascii_digit());
-        if first.is_ascii_alphanumeric() || matches!(first, '_' | '.') || negative {
-            let number = first.is_ascii_digit() || negative;
-            let bytes = rest.as_bytes();
-            let mut end = 1;
-            while let Some(&byte) = bytes.get(end) {
-                let plain = byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'.');
-                let sign = number && matches!(byte, b'-' | b'+') && matches!(bytes[end - 1], b'e' | b'E');
-                if !plain && !sign {
-                    break;
-                }
-                end += 1;
-            }
-            self.at += end;
-            return Ok(Token::Word(rest[..end].to_owned()));
-        }
-        self.at += first.len_utf8();
-        Ok(Token::Mark(first))
-    }
-
-    fn string(&mut self) -> Result<Token> {
-        let rest = &self.text[self.at..];
-        let bytes = rest.as_bytes();
-        let mut end = 1;
-        while let Some(&byte) = bytes.get(end) {
-            match byte {
-                b'\\' => end += 2,
-                b'"' => {
-                    return match serde_json::from_str(&rest[..=end]) {
-                        Ok(text) => {
-                            self.at += end + 1;
-                            Ok(Token::Str(text))
-                        }
-                        Err(_) => self.expected("a string with a wrong escape", "escapes as in JSON"),
-                    };
-                }
-                _ => end += 1,
-            }
-        }
-        self.expected("a string without an end", "`\"`")
-    }
-
-    fn peek(&mut self) -> Result<Token> {
-        let (at, start) = (self.at, self.start);
-        let token = self.token();
-        (self.at, self.start) = (at, start);
-        token
-    }
-
-    fn eat(&mut self, wanted: &Token) -> Result<bool> {
-        let found = self.peek()? == *wanted;
-        if found {
-            self.token()?;
-        }
-        Ok(found)
-    }
-
-    fn eat_word(&mut self, wanted: &str) -> Result<bool> {
-        self.eat(&Token::Word(wanted.to_owned()))
-    }
-
-    fn mark(&mut self, mark: char) -> Result {
-        match self.token()? {
-            Token::Mark(found) if found == mark => Ok(()),
-            token => self.unexpected(&token, &format!("`{mark}`")),
-        }
-    }
-
-    fn word(&mut self, expected: &str) -> Result<String> {
-        match self.token()? {
-            Token::Word(word) => Ok(word),
-            token => self.unexpected(&token, expected),
-        }
-    }
-
-    fn keyword(&mut self, wanted: &str) -> Result {
-        match self.token()? {
-            Token::Word(word) if word == wanted => Ok(()),
-            token => self.unexpected(&token, &format!("`{wanted}`")),
-        }
-    }
-
-    fn name(&mut self) -> Result<Box<str>> {
-        match self.token()? {
-            Token::Word(word) => Ok(word.into()),
-            Token::Mark('@') => match self.token()? {
-                Token::Str(text) => Ok(text.into()),
-                token => self.unexpected(&token, "a name in quotes"),
-            },
-            token => self.unexpected(&token, "a name"),
-        }
-    }
-
-    fn number<T: std::str::FromStr>(&mut self) -> Result<T> {
-        let word = self.word("a number")?;
-        word.parse().or_else(|_| self.expected(&format!("`{word}`"), "a whole number that fits"))
-    }
-
-    fn list<T>(&mut self, mut item: impl FnMut(&mut Self) -> Result<T>) -> Result<Vec<T>> {
-        self.mark('[')?;
-        let mut items = Vec::new();
-        while !self.eat(&Token::Mark(']'))? {
-            if !items.is_empty() {
-                self.mark(',')?;
-            }
-            items.push(item(self)?);
-        }
-        Ok(items)
     }
 
     fn find<T: Copy>(&self, table: &HashMap<Box<str>, T, FxBuildHasher>, name: &str, what: &str) -> Result<T> {
@@ -535,18 +383,6 @@ impl<'a> Parser<'a> {
 
     fn operands(&mut self, depth: u32) -> Result<Vec<Operand>> {
         self.sequence(|parser| parser.operand(depth))
-    }
-
-    fn sequence<T>(&mut self, mut item: impl FnMut(&mut Self) -> Result<T>) -> Result<Vec<T>> {
-        self.mark('(')?;
-        let mut items = Vec::new();
-        while !self.eat(&Token::Mark(')'))? {
-            if !items.is_empty() {
-                self.mark(',')?;
-            }
-            items.push(item(self)?);
-        }
-        Ok(items)
     }
 
     fn host(&mut self) -> Result<HostId> {

@@ -199,15 +199,19 @@ impl Contents {
         if layout.shape.iter().zip(&layout.strides).any(|(&size, &stride)| size > 1 && stride == 0) {
             return different(format!("`{}` is written, but its elements share memory", program.show_view(view)));
         }
-        let other = self.written[view.buffer.0 as usize];
-        if other != view.rank_bytes {
-            self.leaves.remove(&Part { buffer: view.buffer, rank_bytes: other });
-            self.written[view.buffer.0 as usize] = view.rank_bytes;
-        }
+        self.write_part(Part { buffer: view.buffer, rank_bytes: view.rank_bytes });
         let place = self.place(context, program, view, layout)?;
         match self.memory.write(context, place, &value) {
             Some(()) => Ok(()),
             None => undecided(format!("what is written to `{}`", program.show_view(view))),
+        }
+    }
+
+    /// A part is written: what was known of another part of its buffer holds no more.
+    fn write_part(&mut self, part: Part) {
+        let other = std::mem::replace(&mut self.written[part.buffer.0 as usize], part.rank_bytes);
+        if other != part.rank_bytes {
+            self.leaves.remove(&Part { buffer: part.buffer, rank_bytes: other });
         }
     }
 
@@ -232,11 +236,7 @@ impl Contents {
         if range.bytes == 0 {
             return Ok(());
         }
-        let other = self.written[range.buffer.0 as usize];
-        if other != range.rank_bytes {
-            self.leaves.remove(&Part { buffer: range.buffer, rank_bytes: other });
-            self.written[range.buffer.0 as usize] = range.rank_bytes;
-        }
+        self.write_part(Part { buffer: range.buffer, rank_bytes: range.rank_bytes });
         let place = self.place_of_range(context, program, range, value.dtype)?;
         match self.memory.write(context, place, value) {
             Some(()) => Ok(()),
