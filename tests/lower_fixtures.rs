@@ -4,30 +4,14 @@
 mod files;
 
 use bucketeer::check::program::{Verdict, prove};
-use bucketeer::formats::Document;
 use bucketeer::ir::Graph;
 use bucketeer::passes::Pipeline;
 use bucketeer::passes::lowering::{LowerOptions, lower};
 use bucketeer::program::Program;
-use std::path::Path;
 
 /// What `rewrite` does without options.
 const DEFAULT: &str = "dedupe-waits,fold-trivial,bucket-reduce-scatter{cap=256MiB},bucket-all-reduce{cap=25MiB},\
                        bucket-all-gather{cap=256MiB}";
-
-/// The graphs of a file, with the groups that lie beside it.
-fn graphs(path: &Path) -> Vec<Graph> {
-    let mut document = Document::read(files::read(path)).unwrap();
-    let name = path.file_name().unwrap().to_string_lossy().into_owned();
-    let groups = path.with_file_name(format!("{}.groups.json", name.split('.').next().unwrap()));
-    if let Ok(text) = std::fs::read(groups) {
-        let file = bucketeer::formats::GroupsFile::parse(&text).unwrap();
-        for graph in document.graphs_mut() {
-            file.apply(graph).unwrap();
-        }
-    }
-    document.graphs().to_vec()
-}
 
 /// Values for sizes that nobody gave.
 fn options(graph: &Graph) -> LowerOptions {
@@ -63,7 +47,7 @@ fn committed_graphs_are_lowered_as_they_came_and_rewritten() {
         if cfg!(debug_assertions) && !path.to_string_lossy().contains("tiny_") {
             continue;
         }
-        for mut graph in graphs(&path) {
+        for mut graph in files::graphs(&path) {
             let label = format!("{} {}", path.display(), graph.name);
             if graph.groups().iter().any(|group| group.size.is_none()) {
                 for index in 0..graph.groups().len() {

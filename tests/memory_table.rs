@@ -4,7 +4,6 @@
 
 mod files;
 
-use bucketeer::formats::{Document, GroupsFile};
 use bucketeer::ir::concrete::{SizeError, with_sizes};
 use bucketeer::ir::{Graph, GroupId};
 use bucketeer::passes::Pipeline;
@@ -30,19 +29,14 @@ once, its members. In graphs this small the default caps put everything into one
 ";
 
 fn graphs(path: &Path) -> Vec<Graph> {
-    let mut document = Document::read(files::read(path)).unwrap();
-    let name = path.file_name().unwrap().to_string_lossy().into_owned();
-    let groups = path.with_file_name(format!("{}.groups.json", name.split('.').next().unwrap()));
-    for graph in document.graphs_mut() {
-        if let Ok(text) = std::fs::read(&groups) {
-            GroupsFile::parse(&text).unwrap().apply(graph).unwrap();
-        }
+    let mut graphs = files::graphs(path);
+    for graph in &mut graphs {
         for index in 0..graph.groups().len() {
             let group = graph.group_mut(GroupId::from_index(index));
             group.size = group.size.or(Some(4));
         }
     }
-    document.graphs().to_vec()
+    graphs
 }
 
 fn program(graph: &Graph) -> Program {
@@ -82,11 +76,5 @@ fn the_table_of_planned_memory_is_up_to_date() {
             );
         }
     }
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/memory.md");
-    if std::env::var_os("BUCKETEER_UPDATE_DOCS").is_some() {
-        std::fs::write(&path, table).unwrap();
-        return;
-    }
-    let written = std::fs::read_to_string(&path).unwrap_or_default();
-    assert!(written == table, "docs/memory.md is out of date: run with BUCKETEER_UPDATE_DOCS=1");
+    files::hold_page("memory.md", &table);
 }

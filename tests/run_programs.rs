@@ -4,8 +4,6 @@ mod common;
 mod files;
 
 use bucketeer::check::eval::{EvalOptions, Output, RankOutputs, evaluate};
-use bucketeer::formats::GroupsFile;
-use bucketeer::formats::fx::FxText;
 use bucketeer::fuzzing::grow::GraphOptions;
 use bucketeer::ir::text::{parse, print};
 use bucketeer::ir::{GlobalRank, Graph};
@@ -117,23 +115,10 @@ fn every_kind_of_collective_runs() {
     check(&parse(text).unwrap(), &LowerOptions::default());
 }
 
-/// The groups that lie beside a graph.
-fn groups_of(path: &Path) -> Option<GroupsFile> {
-    let name = path.file_name()?.to_string_lossy().into_owned();
-    let beside = path.with_file_name(format!("{}.groups.json", name.split('.').next()?));
-    let file = [beside, path.with_file_name("case.json")].into_iter().find(|file| file.exists())?;
-    Some(GroupsFile::parse(&files::read(&file)).unwrap())
-}
-
 /// Runs the graphs of a file before and after rewrites; returns how many runs there were.
 fn run_file(path: &Path, pipelines: &[&str]) -> usize {
-    let mut module = FxText::parse(files::read(path)).unwrap();
-    let groups = groups_of(path);
     let mut runs = 0;
-    for graph in module.graphs_mut() {
-        if let Some(groups) = &groups {
-            groups.apply(graph).unwrap();
-        }
+    for graph in &files::graphs(path) {
         for pipeline in pipelines {
             let graph = rewritten(graph, pipeline);
             let program = match lower(&graph, &LowerOptions::default()) {

@@ -2,6 +2,8 @@
 
 #![allow(dead_code, reason = "each test file uses a part")]
 
+use bucketeer::formats::{Document, GroupsFile};
+use bucketeer::ir::Graph;
 use std::io::{Read as _, Write as _};
 use std::path::{Path, PathBuf};
 
@@ -39,6 +41,18 @@ pub fn read(path: &Path) -> Vec<u8> {
     text
 }
 
+/// The graphs of a file, with the groups that lie beside it: in `NAME.groups.json`, or in the `case.json` of its folder.
+pub fn graphs(path: &Path) -> Vec<Graph> {
+    let mut document = Document::read(read(path)).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    let name = path.file_name().unwrap().to_string_lossy().into_owned();
+    let beside = path.with_file_name(format!("{}.groups.json", name.split('.').next().unwrap()));
+    if let Some(file) = [beside, path.with_file_name("case.json")].into_iter().find(|file| file.exists()) {
+        let groups = GroupsFile::parse(&read(&file)).unwrap();
+        document.graphs_mut().iter_mut().for_each(|graph| drop(groups.apply(graph).unwrap()));
+    }
+    document.graphs().to_vec()
+}
+
 /// All files below a folder whose names end in `.txt` or `.txt.gz`, sorted.
 pub fn texts(folder: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
@@ -68,4 +82,15 @@ pub fn groups(case: &str) -> Vec<(String, Vec<Vec<u32>>)> {
         _ if case.contains("ddp") => vec![("0".to_owned(), inner(8, 1))],
         _ => Vec::new(),
     }
+}
+
+/// Holds a page of `docs/` against what the code makes of it; with `BUCKETEER_UPDATE_DOCS` set, writes it.
+pub fn hold_page(name: &str, text: &str) {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs").join(name);
+    if std::env::var_os("BUCKETEER_UPDATE_DOCS").is_some() {
+        std::fs::write(&path, text).unwrap();
+        return;
+    }
+    let written = std::fs::read_to_string(&path).unwrap_or_default();
+    assert!(written == text, "docs/{name} is out of date: run with BUCKETEER_UPDATE_DOCS=1");
 }
