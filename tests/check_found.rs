@@ -181,3 +181,22 @@ fn a_view_of_a_reshape_that_copies_is_a_view_of_the_copy() {
                 w = wait(c) : f16[12]; v = wait(d) : f16[12]\noutput(w, v)";
     proven(text, "bucket-reduce-scatter{cap=none}");
 }
+
+#[test]
+fn an_edge_may_move_to_any_of_several_that_send_the_same() {
+    // `g` is read before its wait and stays, so `k` gives way to `h`.
+    let text = "x = input f32[4]; y = input f32[4]; g = all_reduce(x, sum, G0:2); s = slice(g, 0, 2)\n\
+                h = all_reduce(x, sum, G0:2); k = all_reduce(x, sum, G0:2); l = all_gather(y, G0:2); v = wait(g)\n\
+                w = wait(h); u = wait(k); t = wait(l)\nafter(l, k)\n\
+                output(s, v, add(w, 1.0), add(u, 2.0), t)";
+    proven(text, "dedupe-collectives");
+}
+
+#[test]
+fn a_reshape_of_a_tensor_with_strides_is_a_copy() {
+    // `y` is made before the reduce and is no view of what that overwrites.
+    let text = "x = input f32[4, 2]; t = transpose(x); n = neg(t); y = reshape(n, [8]); s = all_reduce_(n, sum, G0:2)\n\
+                r = relu(y); w = wait(s); output(r, w)";
+    assert!(prove(&read(text), &read(text)).is_equal());
+    refused(&text.replace("neg(t)", "neg(x)"), "reshape(n, [8])", "reshape(n, [8])", "before it is waited for");
+}

@@ -3,10 +3,14 @@
 //!
 //! `BUCKETEER_FUZZ=20` makes the test run 20 times as many. To go on for a time, with other inputs each time:
 //! `BUCKETEER_FUZZ_SECONDS=3600 BUCKETEER_FUZZ_SEED=7 cargo test --release --test fuzz_prove -- --ignored --nocapture`.
+//! `BUCKETEER_FUZZ_FIRST=66005` begins with that input, and with `BUCKETEER_FUZZ_SECONDS=0` it is the only one.
 
 use bucketeer::fuzzing::prove::{ProofCounts, STEP_BYTES, prove_and_count, prove_and_run};
 use std::panic::{AssertUnwindSafe, catch_unwind, set_hook, take_hook};
 use std::time::{Duration, Instant};
+
+/// A run ends when so many inputs have shown a fault.
+const MOST_FOUND: usize = 50;
 
 /// The bytes of input `number` of a run, by SplitMix64.
 fn input(seed: u64, number: u64) -> Vec<u8> {
@@ -48,21 +52,32 @@ fn shrunk(mut bytes: Vec<u8>) -> Vec<u8> {
     bytes
 }
 
-fn run(seed: u64, mut go_on: impl FnMut(u64, &ProofCounts) -> bool) -> ProofCounts {
+/// The inputs of a run that show a fault, each made smaller, after what is said of it.
+fn run(seed: u64, first: u64, mut go_on: impl FnMut(u64, &ProofCounts) -> bool) -> (ProofCounts, Vec<String>) {
     let mut counts = ProofCounts::default();
-    let mut number = 0;
-    while go_on(number, &counts) {
+    let mut found = Vec::new();
+    let mut number = first;
+    while found.len() < MOST_FOUND && go_on(number, &counts) {
         let bytes = input(seed, number);
         if let Some(first) = fault(&bytes, &mut counts) {
-            let hook = take_hook();
-            set_hook(Box::new(|_| ()));
             let bytes = shrunk(bytes);
             let least = fault(&bytes, &mut ProofCounts::default()).unwrap_or(first);
-            set_hook(hook);
-            panic!("input {number} of seed {seed}: {least}\nthe smallest such input: {bytes:?}");
+            let text = format!("input {number} of seed {seed}: {least}\nthe smallest such input: {bytes:?}");
+            println!("{text}\n");
+            found.push(text);
         }
         number += 1;
     }
+    (counts, found)
+}
+
+/// As [`run`], without a word from the panics that it catches.
+fn run_quietly(seed: u64, first: u64, go_on: impl FnMut(u64, &ProofCounts) -> bool) -> ProofCounts {
+    let hook = take_hook();
+    set_hook(Box::new(|_| ()));
+    let (counts, found) = run(seed, first, go_on);
+    set_hook(hook);
+    assert!(found.is_empty(), "{} inputs show a fault; {counts}\n{}", found.len(), found.join("\n\n"));
     counts
 }
 
@@ -73,7 +88,7 @@ fn number(name: &str, default: u64) -> u64 {
 #[test]
 fn checker_and_evaluator_agree_on_random_rewrites_and_on_damage() {
     let most = 150 * number("BUCKETEER_FUZZ", 1);
-    let counts = run(0, |number, _| number < most);
+    let counts = run_quietly(0, 0, |number, _| number < most);
     println!("{counts}");
     // A test of graphs that nothing happens to would say nothing.
     assert!(counts.rewritten * 4 > counts.graphs && counts.proven > 2 * counts.undecided, "{counts}");
@@ -91,15 +106,16 @@ fn any_bytes_are_an_input() {
 #[ignore = "runs for BUCKETEER_FUZZ_SECONDS, a minute if not said"]
 fn checker_and_evaluator_agree_for_a_time() {
     let (seconds, seed) = (number("BUCKETEER_FUZZ_SECONDS", 60), number("BUCKETEER_FUZZ_SEED", 1));
+    let first = number("BUCKETEER_FUZZ_FIRST", 0);
     let start = Instant::now();
     let mut minutes = 0;
-    let counts = run(seed, |_, counts| {
+    let counts = run_quietly(seed, first, |number, counts| {
         let minutes_now = start.elapsed().as_secs() / 60;
         if minutes_now > minutes {
             minutes = minutes_now;
             println!("{minutes} min: {counts}");
         }
-        start.elapsed() < Duration::from_secs(seconds)
+        number == first || start.elapsed() < Duration::from_secs(seconds)
     });
     println!("seed {seed}, {:.0} s: {counts}", start.elapsed().as_secs_f64());
 }

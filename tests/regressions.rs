@@ -190,3 +190,30 @@ fn a_reader_of_a_members_size_keeps_its_hard_edge() {
     assert_eq!(done.buckets(), [["g", "h"]]);
     assert!(done.place("bucketed_all_gather") < done.place("n"), "{}", done.text());
 }
+
+#[test]
+fn tensors_of_a_coalesced_result_have_memory_of_their_own() {
+    // `g` sends one and moves down to `h`; the write to the other, and `i` with it, stay where they are.
+    let text = "x = input f32[4]; y = input f32[4]; z = input f32[4]; c = all_gather_coalesced([x, x], G1:4)\n\
+                a = getitem(c, 0); b = getitem(c, 1); v = wait(a); w = wait(b); g = all_gather(a, G0:2)\n\
+                m = mul_(b, 3); i = all_reduce_(m, sum, G2:2); j = all_reduce(z, sum, G2:2)\n\
+                n = neg(neg(neg(neg(neg(neg(neg(neg(y)))))))); h = all_gather(n, G0:2)\n\
+                u = wait(b); t = wait(g); s = wait(j); r = wait(h)\noutput(v, u, t, s, r)";
+    let done = rewrite(text, "bucket-all-gather{cap=none}");
+    assert_eq!(done.buckets(), [["g", "h"]]);
+    assert!(!depends(&done.graph, "m", "cat"), "{}", done.text());
+    // Under another name it is the same tensor.
+    let twice = text.replace("m = mul_(b, 3)", "e = getitem(c, 0); m = mul_(e, 3)");
+    let done = rewrite(&twice, "bucket-all-gather{cap=none}");
+    assert!(depends(&done.graph, "m", "cat"), "{}", done.text());
+}
+
+#[test]
+fn a_view_made_before_the_wait_stays_above_it() {
+    // The wait of `c` moves up with what the bucket needs. With the view below it, a second run would merge `c`, too.
+    let text = "x = input f32[4]; y = input f32[4]; c = all_gather(x, G0:2); d = all_gather(y, G2:2); s = slice(c, 0, 4)\n\
+                w = wait(c); v = wait(d); e = all_gather(y, G0:2); f = all_gather(w, G2:2); u = wait(e); t = wait(f)\n\
+                output(s, w, v, u, t)";
+    let done = rewrite(text, "bucket-all-gather{cap=200B}");
+    assert_eq!(done.buckets(), [["d", "f"]]);
+}

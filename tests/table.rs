@@ -60,7 +60,7 @@ fn row(case: &str, name: &str, graph: &Graph, lists: &Value, kind: BucketKind) -
     let mut merged = graph.clone();
     let chosen = plan(graph, &dependencies, &options(kind, Policy::Greedy, 100));
     let report = merge(&mut merged, &dependencies, &chosen).unwrap();
-    let mib = |graph: &Graph| peak_live(graph, &Dependencies::of(graph)).bytes as f64 / f64::from(1 << 20);
+    let mib = |graph: &Graph| peak_live(graph).bytes as f64 / f64::from(1 << 20);
     let (before, after) = (mib(graph), mib(&merged));
     Some(format!(
         "| {case} | {name} | {} | {all} | {} | {} | {} | {} | {before:.0} → {after:.0} |",

@@ -70,7 +70,7 @@ fn gather(context: &mut Context<'_>, group: GroupKey, size: i64, dim: usize, inp
     by_rank.insert(0, Int::Known(size));
     let by_rank = layout::reshape(&gathered, &by_rank)?;
     let order: Vec<usize> = (1..=dim).chain([0]).chain(dim + 1..by_rank.shape.len()).collect();
-    if let Some(turned) = layout::permute(&by_rank, &order) {
+    if let Some(turned) = layout::permute(context, &by_rank, &order) {
         return layout::reshape(&turned, &gathered.shape);
     }
     let parts: Option<Vec<Tensor>> =
@@ -93,7 +93,7 @@ pub(super) fn scatter_table(context: &mut Context<'_>, size: i64, dim: usize, in
         split[dim] = length;
         split.insert(dim, size.clone());
         let order: Vec<usize> = std::iter::once(dim).chain((0..split.len()).filter(|&index| index != dim)).collect();
-        moved = layout::permute(&layout::reshape(&moved, &split)?, &order)?;
+        moved = layout::permute(context, &layout::reshape(&moved, &split)?, &order)?;
     }
     context.with_rows(&moved.flat, &size)
 }

@@ -18,6 +18,9 @@ use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
 use std::rc::Rc;
 
+/// Most launches of the result that are looked at for one that is gone.
+const MOST_TWINS: usize = 8;
+
 /// What launches must share to send each other's data.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 struct Class {
@@ -54,6 +57,8 @@ pub(super) struct Assignment {
     pub of: Vec<Vec<Option<(usize, usize)>>>,
     /// For each launch of the result: the source launches in it.
     pub members: Vec<Vec<usize>>,
+    /// For a source launch that is gone because others send the same: those launches of the result.
+    pub twins: HashMap<usize, Vec<usize>, FxBuildHasher>,
 }
 
 /// Why the launches of the result are not those of the source.
@@ -140,6 +145,7 @@ pub(super) fn assign(
     let mut assignment = Assignment {
         of: before.launches.iter().map(|launch| vec![None; launch.inputs.len()]).collect(),
         members: vec![Vec::new(); after.launches.len()],
+        twins: HashMap::default(),
     };
     for (index, launch) in after.launches.iter().enumerate() {
         for (part, &val) in launch.inputs.iter().enumerate() {
@@ -277,15 +283,20 @@ fn take(members: &mut [Member], list: &mut Vec<u32>, cursor: &mut Cursor<'_>) ->
 }
 
 fn check_all(before: &Walked<'_>, members: &[Member], assignment: &mut Assignment) -> Result<(), Mismatch> {
-    let mut taken: HashMap<(Class, Val), usize, FxBuildHasher> = HashMap::default();
+    let mut taken: HashMap<(Class, Val), Vec<usize>, FxBuildHasher> = HashMap::default();
     for (index, member) in members.iter().enumerate().filter(|(_, member)| member.taken) {
-        taken.entry((member.class, member.val)).or_insert(index);
+        taken.entry((member.class, member.val)).or_default().push(index);
     }
     let lost = |member: &&Member| !member.taken && !before.launches[member.launch].trivial;
     for member in members.iter().filter(lost) {
-        if let Some(&twin) = taken.get(&(member.class, member.val)) {
-            let place = assignment.of[members[twin].launch][members[twin].part];
-            assignment.of[member.launch][member.part] = place;
+        if let Some(twins) = taken.get(&(member.class, member.val)) {
+            let places = twins
+                .iter()
+                .take(MOST_TWINS)
+                .filter_map(|&twin| assignment.of[members[twin].launch][members[twin].part]);
+            let places: Vec<(usize, usize)> = places.collect();
+            assignment.of[member.launch][member.part] = places.first().copied();
+            assignment.twins.insert(member.launch, places.iter().map(|place| place.0).collect());
         } else if !member.pieces.is_empty() {
             return Err(Mismatch::Dropped(member.launch));
         }

@@ -1,7 +1,7 @@
 //! Operators that move bytes and change none: what each does to a tensor's value.
 //!
 //! Each function gives `None` where the operator cannot be followed (a size is not known well enough, a permuted
-//! tensor has several pieces); the caller then takes the result as a value of its own.
+//! tensor has pieces that no dimension keeps apart); the caller then takes the result as a value of its own.
 
 use super::flat::{Flat, Piece};
 use super::int::{Int, ONE, ZERO, product};
@@ -9,6 +9,9 @@ use super::pattern::{self, Pattern};
 use super::terms::{Context, Shape, Tensor, Val, Value, constant, element};
 use crate::ir::DType;
 use std::cmp::Ordering;
+
+/// Most parts that a tensor is cut into to have its dimensions put in another order.
+const MOST_PARTS: usize = 256;
 
 /// Counts a dimension from the end if it is negative.
 pub(super) fn dimension(index: i64, rank: usize) -> Option<usize> {
@@ -60,7 +63,12 @@ fn from_dimensions(dtype: DType, shape: Shape, piece: &Piece, dims: &[Pattern], 
 }
 
 /// Dimensions in another order.
-pub(super) fn permute(tensor: &Tensor, order: &[usize]) -> Option<Tensor> {
+pub(super) fn permute(context: &mut Context<'_>, tensor: &Tensor, order: &[usize]) -> Option<Tensor> {
+    permute_in_parts(context, tensor, order, tensor.shape.len())
+}
+
+/// Cuts the tensor along at most `cuts` dimensions, so that the parts are of one piece.
+fn permute_in_parts(context: &mut Context<'_>, tensor: &Tensor, order: &[usize], cuts: usize) -> Option<Tensor> {
     let mut seen = vec![false; tensor.shape.len()];
     for &dim in order {
         *seen.get_mut(dim)? = true;
@@ -73,9 +81,32 @@ pub(super) fn permute(tensor: &Tensor, order: &[usize]) -> Option<Tensor> {
     if tensor.flat.pieces.is_empty() || order.iter().filter(longer_than_one).is_sorted() {
         return Some(Tensor { shape, ..tensor.clone() });
     }
-    let (piece, dims, last) = by_dimension(tensor)?;
-    let dims: Vec<_> = order.iter().map(|&dim| dims[dim].clone()).collect();
-    from_dimensions(tensor.dtype, shape, piece, &dims, &last)
+    if tensor.flat.single().is_some() {
+        let (piece, dims, last) = by_dimension(tensor)?;
+        let dims: Vec<_> = order.iter().map(|&dim| dims[dim].clone()).collect();
+        return from_dimensions(tensor.dtype, shape, piece, &dims, &last);
+    }
+    let cuts = cuts.checked_sub(1)?;
+    let by_dim = (0..order.len()).filter_map(|dim| Some((dim, sizes_between_pieces(tensor, dim)?)));
+    let (dim, sizes) = by_dim.min_by_key(|(_, sizes)| sizes.len())?;
+    let parts = split(context, tensor, dim, &sizes)?;
+    let turned: Option<Vec<Tensor>> = parts.iter().map(|part| permute_in_parts(context, part, order, cuts)).collect();
+    let place = order.iter().position(|&from| from == dim)?;
+    cat(context, &turned?, i64::try_from(place).ok()?)
+}
+
+/// The sizes of the parts of a dimension between which other pieces begin; at least two.
+fn sizes_between_pieces(tensor: &Tensor, dim: usize) -> Option<Vec<Int>> {
+    let (rows, step) = around(tensor, dim)?;
+    let table = tensor.flat.with_rows(&rows, &mut |_| None)?;
+    let (mut at, mut sizes) = (ZERO, Vec::new());
+    for piece in table.pieces.iter().skip(1) {
+        let Some(start) = piece.start.div(&step).filter(|start| *start != at) else { continue };
+        sizes.push(start.sub(&at)?);
+        at = start;
+    }
+    sizes.push(tensor.shape[dim].sub(&at)?);
+    (2..=MOST_PARTS).contains(&sizes.len()).then_some(sizes)
 }
 
 /// Sizes of one repeated; -1 keeps a size, and new dimensions come first.

@@ -490,7 +490,7 @@ fn moved(context: &mut Context<'_>, call: &Call<'_>, namespace: &str, base: &str
         "permute" | "permute_copy" => {
             let order = call.ints(context, call.args.at(1, "dims"))?;
             let order: Option<Vec<usize>> = order.iter().map(|dim| layout::dimension(dim.known()?, rank)).collect();
-            layout::permute(&tensor, &order?)
+            layout::permute(context, &tensor, &order?)
         }
         "t" | "transpose" => {
             let mut order: Vec<usize> = (0..rank).collect();
@@ -500,7 +500,7 @@ fn moved(context: &mut Context<'_>, call: &Call<'_>, namespace: &str, base: &str
             } else if rank > 2 {
                 return None;
             }
-            layout::permute(&tensor, &order)
+            layout::permute(context, &tensor, &order)
         }
         "expand" => layout::expand(&tensor, &call.ints(context, call.args.at(1, "size"))?),
         "slice" if namespace.is_empty() => {

@@ -60,8 +60,8 @@ pub(super) struct Storage {
     pub pending: Option<u32>,
     /// Launches that send from it, with their results in flight.
     pub readers: Vec<(usize, u32)>,
-    /// How many of them stand above a wait on it.
-    pub above_wait: usize,
+    /// How many of them have a write or a wait below them.
+    pub followed: usize,
 }
 
 /// See the module docs.
@@ -168,7 +168,7 @@ impl Memory {
             recent: Vec::new(),
             pending: None,
             readers: Vec::new(),
-            above_wait: 0,
+            followed: 0,
         });
         context.leaf_tensor(leaf, content.dtype, content.shape.clone())
     }
@@ -270,27 +270,72 @@ impl Memory {
         };
         let storage = *self.by_leaf.get(&piece.leaf)?;
         let total = self.storages[storage as usize].content.flat.total()?;
-        if piece.offset.is(0) && piece.inner == pattern::dense(total.clone()) {
-            let storage = &mut self.storages[storage as usize];
-            storage.content.flat = value.flat.clone();
-            storage.recent.clear();
-            return Some(());
-        }
-        if let Some(flat) = turned_write(context, piece, &total, &value.flat) {
+        let (run, flat) =
+            turned_write(context, piece, &value.flat).unwrap_or_else(|| (piece.inner.clone(), value.flat.clone()));
+        if piece.offset.is(0) && run == pattern::dense(total.clone()) {
             let storage = &mut self.storages[storage as usize];
             storage.content.flat = flat;
             storage.recent.clear();
             return Some(());
         }
-        let row = context.with_rows(&value.flat, &ONE)?;
+        if let Some(columns) = columns_of(&run, &total).filter(|columns| columns.rows.known().is_none()) {
+            self.settle(context, storage)?;
+            let content = self.storages[storage as usize].content.flat.clone();
+            self.storages[storage as usize].content.flat = columns.overlay(context, &content, &piece.offset, &flat)?;
+            return Some(());
+        }
+        let row = context.with_rows(&flat, &ONE)?;
         let recent = &mut self.storages[storage as usize].recent;
         let mut at = ZERO;
-        runs(&piece.inner, &piece.offset, &mut |offset, bytes| {
+        runs(&run, &piece.offset, &mut |offset, bytes| {
             let next = at.add(&bytes)?;
             recent.push((offset, row.columns(&at, &next)?));
             at = next;
             Some(())
         })
+    }
+}
+
+/// All rows of a storage, and of each as many bytes.
+struct Columns {
+    rows: Int,
+    row_bytes: Int,
+    bytes: Int,
+}
+
+/// A pattern that visits the same columns of each row of a storage of `total` bytes.
+fn columns_of(run: &[Step], total: &Int) -> Option<Columns> {
+    let (rows, bytes) = match run {
+        [rows, columns] if columns.stride.is(1) => (rows, columns.count.clone()),
+        [rows] if !rows.stride.is(1) => (rows, ONE),
+        _ => return None,
+    };
+    let all = rows.count.mul(&rows.stride)? == *total;
+    all.then(|| Columns { rows: rows.count.clone(), row_bytes: rows.stride.clone(), bytes })
+}
+
+impl Columns {
+    /// These columns of a storage's content, from `offset` on.
+    fn of(&self, context: &mut Context<'_>, content: &Flat, offset: &Int) -> Option<Flat> {
+        context.with_rows(content, &self.rows)?.columns(offset, &offset.add(&self.bytes)?)?.normalize()
+    }
+
+    /// A storage's content with other bytes in these columns.
+    fn overlay(&self, context: &mut Context<'_>, content: &Flat, offset: &Int, value: &Flat) -> Option<Flat> {
+        let end = offset.add(&self.bytes)?;
+        if !end.at_most(&self.row_bytes)? {
+            return None;
+        }
+        let table = context.with_rows(content, &self.rows)?;
+        let mut parts = Vec::new();
+        if !offset.is(0) {
+            parts.push(table.columns(&ZERO, offset)?);
+        }
+        parts.push(context.with_rows(value, &self.rows)?);
+        if end != self.row_bytes {
+            parts.push(table.columns(&end, &self.row_bytes)?);
+        }
+        Flat::beside(parts)?.normalize()
     }
 }
 
@@ -346,12 +391,8 @@ fn window(context: &mut Context<'_>, content: &Flat, offset: &Int, run: &Pattern
     {
         return Flat::run(piece.leaf, piece.offset.add(offset)?, run.clone());
     }
-    if let [rows, columns] = run.as_slice()
-        && columns.stride.is(1)
-        && rows.count.mul(&rows.stride)? == total
-    {
-        let table = context.with_rows(content, &rows.count)?;
-        return table.columns(offset, &offset.add(&columns.count)?)?.normalize();
+    if let Some(columns) = columns_of(run, &total) {
+        return columns.of(context, content, offset);
     }
     if let Some(turned) = turned_window(context, content, offset, run) {
         return Some(turned);
@@ -380,27 +421,36 @@ fn turned_window(context: &mut Context<'_>, content: &Flat, offset: &Int, run: &
     let back: Vec<usize> =
         (0..run.len()).map(|dim| order.iter().position(|&index| index == dim)).collect::<Option<_>>()?;
     let tensor = Tensor { dtype: crate::ir::DType::U8, shape, flat };
-    super::layout::permute(&tensor, &back).map(|turned| turned.flat)
+    super::layout::permute(context, &tensor, &back).map(|turned| turned.flat)
 }
 
-/// What a storage of `total` bytes holds after all of it was written in another order of dimensions.
-fn turned_write(context: &mut Context<'_>, place: &Piece, total: &Int, value: &Flat) -> Option<Flat> {
+/// A write whose dimensions lie in another order than they are visited: the pattern and the value in the order in which
+/// they lie, where that is dense or a range of columns, so that no place is written twice.
+fn turned_write(context: &mut Context<'_>, place: &Piece, value: &Flat) -> Option<(Pattern, Flat)> {
     let order = by_stride(&place.inner);
+    if order.is_sorted() || !place.outer.is_empty() {
+        return None;
+    }
     let mut sorted = Pattern::new();
     for &index in &order {
         pattern::push(&mut sorted, place.inner[index].count.clone(), place.inner[index].stride.clone())?;
     }
-    if !place.offset.is(0) || !place.outer.is_empty() || sorted != pattern::dense(total.clone()) {
+    let dense = sorted == pattern::dense(place.bytes.clone());
+    let row_bytes = |run: &[Step]| run.first().and_then(|rows| rows.count.mul(&rows.stride));
+    let columns = row_bytes(&sorted).and_then(|total| columns_of(&sorted, &total));
+    if !dense && !columns.is_some_and(|columns| columns.bytes.at_most(&columns.row_bytes) == Some(true)) {
         return None;
     }
     let shape = place.inner.iter().map(|step| step.count.clone()).collect();
     let tensor = Tensor { dtype: crate::ir::DType::U8, shape, flat: value.clone() };
-    super::layout::permute(&tensor, &order)
-        .or_else(|| {
+    let turned = match super::layout::permute(context, &tensor, &order) {
+        Some(turned) => turned,
+        None => {
             let whole = context.opaque_tensor(&tensor)?;
-            super::layout::permute(&whole, &order)
-        })
-        .map(|turned| turned.flat)
+            super::layout::permute(context, &whole, &order)?
+        }
+    };
+    Some((sorted, turned.flat))
 }
 
 /// Loops by their strides, the longest first. A stride that is a multiple of another is longer; where neither is, and

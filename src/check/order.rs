@@ -97,12 +97,16 @@ fn control(before: &Walked<'_>, after: &Walked<'_>, assignment: &Assignment) -> 
     for launch in &after.launches {
         claims.extend(after.graph.meta_of(launch.node).members.iter().map(|name| (&**name, launch.node)));
     }
-    let mut moved: HashMap<NodeId, Option<NodeId>, FxBuildHasher> = HashMap::default();
-    for (launch, places) in before.launches.iter().zip(&assignment.of) {
+    // Where launches are now; of several that send the same, any one may have taken another's place.
+    let mut moved: HashMap<NodeId, Vec<NodeId>, FxBuildHasher> = HashMap::default();
+    for (index, (launch, places)) in before.launches.iter().zip(&assignment.of).enumerate() {
         // Of no bytes, it is where a launch claims it.
         let claimed = claims.get(before.graph.name_of(launch.node)).copied().filter(|_| launch.trivial);
-        let found = places[0].map(|place| after.launches[place.0].node);
-        moved.insert(launch.node, found.or(claimed));
+        let found = match assignment.twins.get(&index) {
+            Some(twins) => twins.iter().map(|&twin| after.launches[twin].node).collect(),
+            None => places[0].map(|place| after.launches[place.0].node).or(claimed).into_iter().collect(),
+        };
+        moved.insert(launch.node, found);
     }
     let named = |id: NodeId| names.get(before.graph.name_of(id)).copied();
     // Of several waits on one result, one may stand for those below it.
@@ -123,12 +127,15 @@ fn control(before: &Walked<'_>, after: &Walked<'_>, assignment: &Assignment) -> 
             waits_of_result.entry(on).or_insert(id);
         }
     }
-    let image = |id: NodeId| match moved.get(&id) {
-        Some(Some(node)) => Some(*node),
-        _ => named(id).or_else(|| {
-            let on = before.graph.operands(id).first().filter(|_| before.graph.node(id).op == Op::Wait)?;
-            waits.get(&id).or_else(|| waits_of_result.get(&(*moved.get(on)?)?)).copied()
-        }),
+    let images = |id: NodeId| -> Vec<NodeId> {
+        if let Some(nodes) = moved.get(&id).filter(|nodes| !nodes.is_empty()) {
+            return nodes.clone();
+        }
+        let on = before.graph.operands(id).first().filter(|_| before.graph.node(id).op == Op::Wait);
+        let wait = named(id).or_else(|| waits.get(&id).copied());
+        let starts = on.filter(|_| wait.is_none()).and_then(|on| moved.get(on));
+        let others = starts.into_iter().flatten().filter_map(|start| waits_of_result.get(start).copied());
+        wait.into_iter().chain(others).collect()
     };
     let positions = after.graph.positions();
     let stated: std::collections::BTreeSet<(NodeId, NodeId)> = after
@@ -140,18 +147,23 @@ fn control(before: &Walked<'_>, after: &Walked<'_>, assignment: &Assignment) -> 
         .collect();
     for edge in before.graph.control.iter().filter(|edge| edge.strength == Strength::Hard) {
         let broken = |why| Err(Disorder::Control(edge.before, edge.after, why));
-        let (Some(from), Some(to)) = (image(edge.before), image(edge.after)) else {
+        let (from, to) = (images(edge.before), images(edge.after));
+        if from.is_empty() || to.is_empty() {
             // A collective that moves nothing takes its edges along.
-            let gone = |id: NodeId| moved.get(&id).is_some_and(Option::is_none);
+            let gone = |id: NodeId| moved.get(&id).is_some_and(Vec::is_empty);
             if gone(edge.before) || gone(edge.after) {
                 continue;
             }
             return broken("one end is gone");
-        };
-        if positions[from.index()] >= positions[to.index()] {
+        }
+        let pairs = || from.iter().flat_map(|&from| to.iter().map(move |&to| (from, to)));
+        let in_order = |&(from, to): &(NodeId, NodeId)| positions[from.index()] < positions[to.index()];
+        if !pairs().any(|pair| in_order(&pair)) {
             return broken("the second no longer stands after the first");
         }
-        if !stated.contains(&(from, to)) && !after.graph.operands(to).contains(&from) {
+        let says =
+            |&(from, to): &(NodeId, NodeId)| stated.contains(&(from, to)) || after.graph.operands(to).contains(&from);
+        if !pairs().any(|pair| in_order(&pair) && says(&pair)) {
             return broken("the result does not state it");
         }
     }

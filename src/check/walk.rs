@@ -83,8 +83,8 @@ pub(super) struct Walked<'g> {
     pub ranks: Vec<(GroupKey, i64, NodeId)>,
     /// (launch, writer): what a launch sends is written before the launch is waited for.
     pub hazards: Vec<(usize, NodeId)>,
-    /// (launch, node): what a launch sends is written by the node after the launch was waited for, or waited for by it.
-    pub landed: Vec<(usize, NodeId)>,
+    /// (launch, node): the first node below a launch that writes what it sends, or waits for it.
+    pub followers: Vec<(usize, NodeId)>,
     /// By arena index: a number for memory that is written, `u32::MAX` for other; empty if nothing is.
     pub written: Vec<u32>,
     /// Of the result: the first call whose meaning is not followed and that the source does not make.
@@ -175,7 +175,7 @@ fn walk_with<'g>(context: &mut Context<'g>, graph: &'g Graph, role: Role, reads:
         states,
         ranks: Vec::new(),
         hazards: Vec::new(),
-        landed: Vec::new(),
+        followers: Vec::new(),
         written: memory.written_classes(),
         foreign: None,
         pieces: 0,
@@ -300,11 +300,8 @@ impl<'g> Walk<'g, '_> {
         self.in_flight[id.index()] = self.in_flight[first.index()];
         if let Some(place) = self.memory.place(first) {
             self.memory.set_view(self.context, id, place, first);
-            for storage in self.memory.storages_of(self.context, place) {
-                let storage = self.memory.storage_mut(storage);
-                let sent = &storage.readers[storage.above_wait.min(storage.readers.len())..];
-                self.found.landed.extend(sent.iter().map(|&(launch, _)| (launch, id)));
-                storage.above_wait = storage.readers.len();
+            for storage in self.memory.storages_of_node(self.context, id) {
+                self.note_followed(storage, id);
             }
         }
         self.set(id, self.found.vals[first.index()]);

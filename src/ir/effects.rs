@@ -6,9 +6,9 @@
 //!
 //! - **Data**: from a value to its reader.
 //! - **Memory**: values are sorted into alias classes, one per storage that may be shared (a view joins its base's
-//!   class, a wait its collective's). In a class that something writes, each access is ordered with the write before
-//!   it, and each write with all accesses since the write before. Two inputs never share memory, which is what
-//!   PyTorch's functionalisation guarantees.
+//!   class, a wait its collective's; tensors of a coalesced result are apart where nothing takes them together). In a
+//!   class that something writes, each access is ordered with the write before it, and each write with all accesses
+//!   since the write before. Two inputs never share memory, which is what PyTorch's functionalisation guarantees.
 //! - **Waits**: a reader that names a collective, or a view of it that was made without waiting, below its wait reads
 //!   what the wait made valid, so it stays below the wait. The wait of an in-place collective counts as a write, and what a
 //!   collective sends counts as read until its wait.
@@ -23,7 +23,7 @@
 
 use super::entities::{NodeId, RegionId};
 use super::graph::{Graph, Strength};
-use super::ops::Op;
+use super::ops::{Op, Variant};
 use super::optable::{self, Alias, Effects, Fence};
 
 /// Why one slot comes before another.
@@ -203,11 +203,46 @@ fn find(parent: &mut [u32], mut at: u32) -> u32 {
     at
 }
 
+/// By arena index: whether a node makes a list of new tensors, of which only single elements are taken. Empty if none
+/// does.
+fn parted(graph: &Graph) -> Vec<bool> {
+    let is_list = |id: NodeId| graph.collective(id).is_some_and(|c| c.coalesced && c.variant == Variant::Functional);
+    let mut parted = Vec::new();
+    if !graph.order().iter().any(|&id| is_list(id)) {
+        return parted;
+    }
+    parted.resize(graph.arena_len(), false);
+    for &id in graph.order() {
+        parted[id.index()] = is_list(id);
+        if optable::element_index(graph, id).is_none() {
+            graph.operands(id).iter().for_each(|operand| parted[operand.index()] = false);
+        }
+    }
+    parted
+}
+
 impl Memory {
     pub fn of(graph: &Graph, effects: &EffectTable) -> Self {
+        Self::classes(graph, effects, &parted(graph))
+    }
+
+    /// With all tensors of a coalesced result in one class, as what one launch makes and one wait makes valid.
+    pub fn with_whole_lists(graph: &Graph, effects: &EffectTable) -> Self {
+        Self::classes(graph, effects, &[])
+    }
+
+    fn classes(graph: &Graph, effects: &EffectTable, parted: &[bool]) -> Self {
         let mut class: Vec<u32> = (0..graph.arena_len() as u32).collect();
+        let mut elements = hashbrown::HashMap::<(NodeId, u32), NodeId, rustc_hash::FxBuildHasher>::default();
         for &id in graph.order() {
             let operands = graph.operands(id);
+            // Tensors of a list are apart.
+            let list = operands.first().copied().filter(|list| parted.get(list.index()) == Some(&true));
+            if let (Some(list), Some(index)) = (list, optable::element_index(graph, id)) {
+                let first = *elements.entry((list, index)).or_insert(id);
+                class[id.index()] = find(&mut class, first.index() as u32);
+                continue;
+            }
             let shared = match effects.get(id).alias {
                 Alias::Fresh => &[],
                 Alias::Of(index) => operands.get(index as usize..=index as usize).unwrap_or(&[]),
@@ -415,19 +450,24 @@ fn sources(graph: &Graph, effects: &EffectTable) -> Vec<Option<NodeId>> {
 }
 
 /// Keeps readers of what a collective makes, named directly or through a view made without waiting, below the wait
-/// that made it valid. Waits for one collective keep their order, so that the last one stands for all.
+/// that made it valid, and views made above the first wait above it. Waits for one collective keep their order, so that
+/// the last one stands for all.
 fn wait_edges(graph: &Graph, effects: &EffectTable, sources: &[Option<NodeId>], edges: &mut Edges<'_>) {
     let mut last_wait: Vec<Option<NodeId>> = vec![None; graph.arena_len()];
+    let mut early = hashbrown::HashMap::<NodeId, Vec<NodeId>, rustc_hash::FxBuildHasher>::default();
     for &id in graph.order() {
         let effect = effects.get(id);
         let looks_at_shape = effect.shape_only && effect.writes.is_empty();
         for &operand in graph.operands(id) {
             let Some(source) = sources[operand.index()] else { continue };
             let wait = &mut last_wait[source.index()];
-            if let Some(wait) = *wait
-                && !looks_at_shape
-            {
-                edges.add(wait, id, Order::Memory);
+            match *wait {
+                _ if looks_at_shape => {}
+                Some(wait) => edges.add(wait, id, Order::Memory),
+                None if graph.node(id).op != Op::Wait => early.entry(source).or_default().push(id),
+                None => early.remove(&source).unwrap_or_default().into_iter().for_each(|view| {
+                    edges.add(view, id, Order::Memory);
+                }),
             }
             if graph.node(id).op == Op::Wait {
                 *wait = Some(id);

@@ -4,7 +4,7 @@
 //! end. Inputs are the caller's and not counted. A collective's buffers live from launch to wait because its wait names
 //! them. Cost: linear.
 
-use crate::ir::{Dependencies, Graph, Op, Type};
+use crate::ir::{EffectTable, Graph, Memory, NodeId, Op, Type};
 
 /// The largest number of bytes alive at once, inputs not counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -17,13 +17,15 @@ pub struct PeakLive {
 
 /// Computes the peak of a graph.
 #[must_use]
-pub fn peak_live(graph: &Graph, dependencies: &Dependencies) -> PeakLive {
+pub fn peak_live(graph: &Graph) -> PeakLive {
+    let memory = Memory::with_whole_lists(graph, &EffectTable::of(graph));
+    let class_of = |id: NodeId| memory.class[id.index()] as usize;
     let order = graph.order();
     let mut last_use = vec![0u32; graph.arena_len()];
     for (at, &id) in order.iter().enumerate() {
-        last_use[dependencies.alias_class(id) as usize] = at as u32;
+        last_use[class_of(id)] = at as u32;
         for &operand in graph.operands(id) {
-            last_use[dependencies.alias_class(operand) as usize] = at as u32;
+            last_use[class_of(operand)] = at as u32;
         }
     }
     let mut peak = PeakLive::default();
@@ -32,7 +34,7 @@ pub fn peak_live(graph: &Graph, dependencies: &Dependencies) -> PeakLive {
     let mut dies = vec![Vec::new(); order.len()];
     let mut alive = 0u64;
     for (at, &id) in order.iter().enumerate() {
-        let class = dependencies.alias_class(id) as usize;
+        let class = class_of(id);
         if !std::mem::replace(&mut seen[class], true) && !matches!(graph.node(id).op, Op::Input | Op::Output) {
             match bytes(graph, graph.type_of(id)) {
                 Some(bytes) => size[class] = bytes,

@@ -89,7 +89,47 @@ fn find(graph: &Graph) -> Vec<Option<Fold>> {
             }
         }
     }
+    keep_waits_for_others(graph, &mut folds);
     folds
+}
+
+/// Leaves collectives alone whose wait is also one for another on the same memory.
+fn keep_waits_for_others(graph: &Graph, folds: &mut [Option<Fold>]) {
+    let writes = |id: NodeId| graph.collective(id).is_some_and(|c| c.variant != Variant::Functional);
+    if !graph.order().iter().any(|&id| writes(id)) || folds.iter().all(Option::is_none) {
+        return;
+    }
+    let dependencies = Dependencies::of(graph);
+    // By alias class: results in flight, and waits passed. By arena index of a collective: waits passed at its launch.
+    let mut in_flight = vec![0u32; graph.arena_len()];
+    let mut waits = vec![0u32; graph.arena_len()];
+    let mut waits_at_launch = vec![0u32; graph.arena_len()];
+    let class = |id: NodeId| dependencies.alias_class(id) as usize;
+    for &id in graph.order() {
+        let operands = graph.operands(id);
+        match graph.node(id).op {
+            Op::Wait => {
+                let Some(&on) = operands.first() else { continue };
+                let waited = std::mem::take(&mut in_flight[class(id)]);
+                let own = u32::from(waits_at_launch[on.index()] == waits[class(id)]);
+                waits[class(id)] += 1;
+                if waited > own {
+                    folds[on.index()] = None;
+                }
+            }
+            Op::Collective(_) => {
+                let made = if writes(id) { operands } else { std::slice::from_ref(&id) };
+                made.iter().for_each(|&node| in_flight[class(node)] += 1);
+                waits_at_launch[id.index()] = waits[class(id)];
+            }
+            Op::Input => in_flight[class(id)] += u32::from(graph.meta_of(id).pending),
+            // Tensors of a list have memory of their own.
+            _ if operands.first().is_some_and(|&list| graph.collective(list).is_some_and(|c| c.coalesced)) => {
+                in_flight[class(id)] += 1;
+            }
+            _ => {}
+        }
+    }
 }
 
 fn same_region(graph: &Graph, a: NodeId, b: NodeId) -> bool {

@@ -1,7 +1,6 @@
 //! Stage `schedule`: what of the order the bucketing passes themselves answer for.
 
 use crate::common::rewrite::{ALL, depends, rewrite, rewrite_shapes, sketch};
-use bucketeer::ir::Dependencies;
 use bucketeer::ir::text::print;
 use bucketeer::passes::bucketing::Reason;
 use bucketeer::passes::liveness::peak_live;
@@ -70,7 +69,7 @@ fn dl_1_launches_of_overlapping_groups_keep_their_order() {
 #[test]
 fn mem_1_peak_bytes_are_known_before_and_after() {
     let done = rewrite_shapes(&sketch("mem-1"), ALL);
-    let peak = |graph| peak_live(graph, &Dependencies::of(graph));
+    let peak = |graph| peak_live(graph);
     let (before, after) = (peak(&done.before), peak(&done.graph));
     assert_eq!(before.bytes, 100 << 20);
     assert!(after.bytes > 400 << 20, "{after:?}");

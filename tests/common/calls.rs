@@ -13,9 +13,28 @@ impl Machine<'_> {
             .integers(id, base, rank)
             .or_else(|| self.view(id, (namespace, base, overload), rank, &operands))
             .or_else(|| self.write_in_place(id, base, rank, &operands))
-            .or_else(|| self.made(id, base, rank, &operands))
-            .unwrap_or_else(|| self.mix(id, target, rank, self.graph.type_of(id)));
+            .unwrap_or_else(|| {
+                let made = self.made(id, base, rank, &operands);
+                let made = made.unwrap_or_else(|| self.mix(id, target, rank, self.graph.type_of(id)));
+                self.as_stated(id, rank, made)
+            });
         self.set(rank, id, value);
+    }
+
+    /// A new tensor with the strides that the source states, which it may rely on.
+    fn as_stated(&mut self, id: NodeId, rank: usize, value: Value) -> Value {
+        let stated = self.graph.tensor(id).and_then(|ty| ty.strides.as_ref()).map(|strides| self.sizes(strides));
+        let (Value::Tensor(dense), Some(strides)) = (&value, stated) else { return value };
+        let laid_out = self.settings.laid_out.contains(self.graph.name_of(id));
+        if laid_out || dense.elements() == 0 || strides.len() != dense.shape.len() || strides == dense.strides {
+            return value;
+        }
+        let bytes = self.read(rank, dense);
+        let span = 1 + dense.shape.iter().zip(&strides).map(|(size, stride)| (size - 1) * stride).sum::<usize>();
+        let base = self.new_tensor(rank, dense.dtype, &[span], vec![0; span * dense.width()]);
+        let tensor = Tensor { shape: dense.shape.clone(), strides, ..base };
+        self.write(rank, &tensor, &bytes);
+        Value::Tensor(tensor)
     }
 
     fn int(&self, id: NodeId, arg: &Arg, rank: usize) -> Option<i64> {

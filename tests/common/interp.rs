@@ -188,7 +188,7 @@ impl<'a> Machine<'a> {
         self.sizes(&ty.shape)
     }
 
-    fn sizes(&self, dims: &[Dim]) -> Vec<usize> {
+    pub(super) fn sizes(&self, dims: &[Dim]) -> Vec<usize> {
         let size = |dim: &Dim| match dim {
             Dim::Const(size) => *size as usize,
             Dim::Sym(expr) => self.evaluate(expr) as usize,

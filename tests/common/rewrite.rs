@@ -316,11 +316,11 @@ impl Rewritten {
             let coalesced = self.graph.collective(id).is_some_and(|c| c.coalesced);
             let found = waits(&self.graph, id);
             // A write in flight to the same memory is waited for under the same name.
-            let functional = |&id: &NodeId| self.graph.collective(id).is_none_or(|c| c.variant == Variant::Functional);
+            let functional = |&id: &NodeId| self.before.collective(id).is_none_or(|c| c.variant == Variant::Functional);
             // A hard edge may keep a wait below the first one.
             let deduped = self.reports.iter().any(|report| report.name == "dedupe-waits")
                 && self.before.control.iter().all(|edge| edge.strength == Strength::Soft)
-                && self.graph.order().iter().all(functional);
+                && self.before.order().iter().all(functional);
             if !coalesced && (found < expected || (found > expected && deduped)) {
                 return Err(format!("`{name}` is waited for {found} times, expected {expected}"));
             }

@@ -92,7 +92,7 @@ impl GraphReport {
             let found = survey(graph, &dependencies);
             report.collectives = found.iter().map(|one| collective(graph, one)).collect();
             report.totals = totals(graph, &found);
-            report.peak_live_bytes = peak_live(graph, &dependencies).bytes;
+            report.peak_live_bytes = peak_live(graph).bytes;
             report.warnings = warnings(graph, &found);
         }
         report

@@ -163,7 +163,7 @@ impl Before {
         Self {
             nodes: graph.order().len(),
             edges: dependencies.edge_count(),
-            peak: peak_live(graph, dependencies),
+            peak: peak_live(graph),
             names: collectives.iter().map(|one| graph.name_of(one.node).to_owned()).collect(),
             collectives,
         }
@@ -174,7 +174,7 @@ impl GraphReport {
     /// Gathers what the passes did to a graph.
     pub fn new(graph: &Graph, before: Before, passes: Vec<PassReport>) -> Self {
         let dependencies = Dependencies::of(graph);
-        let peak = peak_live(graph, &dependencies);
+        let peak = peak_live(graph);
         let plans: Vec<(&'static str, &BucketPlan)> =
             passes.iter().filter_map(|pass| Some((pass.name, pass.plan.as_ref()?))).collect();
         let merges = || passes.iter().filter_map(|pass| pass.merge.as_ref());

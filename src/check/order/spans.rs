@@ -15,7 +15,7 @@ use std::ops::Range;
 /// Checks the order of the launches of each group.
 pub(super) fn launches(before: &Walked<'_>, after: &Walked<'_>, assignment: &Assignment) -> Result<(), Disorder> {
     let mut beside = Beside::of(after);
-    beside.add_landed(before, assignment);
+    beside.add_followers(before, assignment);
     let spans = Spans {
         after,
         assignment,
@@ -224,10 +224,10 @@ impl<'a, 'g> Beside<'a, 'g> {
         Self { walked, edges }
     }
 
-    /// In the source, a write to what was sent stood below the wait, or what was sent was waited for again. Both still
-    /// follow the launch, though that may send a copy now.
-    fn add_landed(&mut self, before: &Walked<'_>, assignment: &Assignment) {
-        if before.landed.is_empty() {
+    /// What wrote or waited for what a launch of the source sends still follows it, though the launch may send a copy
+    /// now.
+    fn add_followers(&mut self, before: &Walked<'_>, assignment: &Assignment) {
+        if before.followers.is_empty() {
             return;
         }
         let after = self.walked;
@@ -239,7 +239,7 @@ impl<'a, 'g> Beside<'a, 'g> {
             }
         }
         let image = |id: NodeId| images.get(before.graph.name_of(id)).copied();
-        for &(launch, writer) in &before.landed {
+        for &(launch, writer) in &before.followers {
             if let (Some(launch), Some(writer)) = (image(before.launches[launch].node), image(writer)) {
                 self.edges.entry(writer).or_default().push(launch);
             }

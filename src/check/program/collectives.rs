@@ -206,8 +206,8 @@ impl Player<'_, '_, '_> {
             args.positional.get(at).and_then(Arg::as_int).and_then(|dim| layout::dimension(dim, rank))
         };
         let (gather, shard) = (dim(1, result.shape.len()), dim(2, input.shape.len()));
-        let rows = shard.and_then(|dim| by_rank(&input, dim, ranks));
-        let made = gather.and_then(|dim| by_rank(&result, dim, ranks));
+        let rows = shard.and_then(|dim| by_rank(self.context, &input, dim, ranks));
+        let made = gather.and_then(|dim| by_rank(self.context, &result, dim, ranks));
         let (Some(rows), Some(made)) = (rows, made) else { return undecided("how it exchanges") };
         let sent = self.contents.get_range(self.context, self.program, part.send, collective.dtype)?;
         if !same_bytes(&rows, &sent) {
@@ -218,14 +218,14 @@ impl Player<'_, '_, '_> {
 }
 
 /// A tensor with its parts along a dimension as rows, one for each rank.
-fn by_rank(tensor: &Tensor, dim: usize, ranks: i64) -> Option<Tensor> {
+fn by_rank(context: &mut crate::check::Context<'_>, tensor: &Tensor, dim: usize, ranks: i64) -> Option<Tensor> {
     let mut shape = tensor.shape.clone();
     shape[dim] = shape[dim].div(&Int::Known(ranks))?;
     shape.insert(dim, Int::Known(ranks));
     let split = layout::reshape(tensor, &shape)?;
     let mut order: Vec<usize> = (0..shape.len()).filter(|&at| at != dim).collect();
     order.insert(0, dim);
-    layout::permute(&split, &order)
+    layout::permute(context, &split, &order)
 }
 
 fn same_bytes(a: &Tensor, b: &Tensor) -> bool {

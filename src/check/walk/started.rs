@@ -189,11 +189,13 @@ impl Walk<'_, '_> {
             }
             places.push(place);
         }
-        let place = match (collective.coalesced, places.as_slice()) {
-            (false, &[place]) => place,
-            _ => self.context.intern(Value::Tuple(places)),
-        };
-        self.memory.set_place(id, place);
+        match (collective.coalesced, places.as_slice(), into) {
+            (false, &[place], &[into]) => self.memory.set_view(self.context, id, place, into),
+            _ => {
+                let place = self.context.intern(Value::Tuple(places));
+                self.memory.set_place(id, place);
+            }
+        }
         Ok(())
     }
 

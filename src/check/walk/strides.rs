@@ -1,11 +1,13 @@
 //! Where values lie in memory: which operators copy, and which memory a value is in.
 
 use super::Walk;
-use crate::check::flat::Piece;
+use crate::check::flat::{Flat, Piece};
+use crate::check::int::{Int, ONE, ZERO};
 use crate::check::layout::{self, tensor_of};
-use crate::check::terms::{Tensor, Term, Val, Value};
+use crate::check::pattern::{self, Pattern};
+use crate::check::terms::{Tensor, Term, Val, Value, element, shape_of};
 use crate::ir::optable::{Alias, element_index, split_target};
-use crate::ir::{Dim, Name, NodeId, Op, TensorType};
+use crate::ir::{Name, NodeId, Op, TensorType};
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
 
@@ -48,7 +50,7 @@ impl Walk<'_, '_> {
                 if operator == "contiguous" {
                     return is_copy(operator, &from);
                 }
-                let shape = crate::check::terms::shape_of(graph.tensor(id)?)?;
+                let shape = shape_of(graph.tensor(id)?)?;
                 is_copy(operator, &layout::reshape(&from, &shape)?)
             }
             _ => Some(false),
@@ -59,12 +61,12 @@ impl Walk<'_, '_> {
     pub(super) fn view_cannot_be(&mut self, id: NodeId) -> bool {
         let graph = self.found.graph;
         let from = graph.operands(id).first().copied().and_then(|base| self.by_strides(base, 0));
-        let shape = graph.tensor(id).and_then(crate::check::terms::shape_of);
+        let shape = graph.tensor(id).and_then(shape_of);
         let view = from.zip(shape).and_then(|(from, shape)| layout::reshape(&from, &shape));
         view.and_then(|view| layout::has_strides(&view)) == Some(false)
     }
 
-    /// A value by places in the memory that it is a view of, which is taken to be dense.
+    /// A value by places in the memory that it is a view of, which is taken to lie as its type says.
     fn by_strides(&mut self, id: NodeId, depth: u32) -> Option<Tensor> {
         let graph = self.found.graph;
         let base = graph.operands(id).first().copied().filter(|_| self.found.effects.get(id).is_view());
@@ -73,7 +75,7 @@ impl Walk<'_, '_> {
             if let (Op::Wait, Some(base)) = (graph.node(id).op, base) {
                 return self.by_strides(base, depth + 1);
             }
-            return self.by_stated_strides(graph.tensor(id)?);
+            return self.as_stated(graph.tensor(id)?);
         };
         if depth > MAX_VIEWS {
             return None;
@@ -98,37 +100,28 @@ impl Walk<'_, '_> {
         let (_, operator, _) = split_target(graph.text(target));
         // A copy is in memory of its own.
         if is_copy(operator, &tensor) == Some(true) {
-            return self.by_stated_strides(graph.tensor(id)?);
+            return self.as_stated(graph.tensor(id)?);
         }
         Some(tensor)
     }
 
-    /// A value that is alone in its memory, which has no gaps: dense, or dense with its dimensions in another order.
-    fn by_stated_strides(&mut self, ty: &TensorType) -> Option<Tensor> {
-        let shape = crate::check::terms::shape_of(ty)?;
+    /// A tensor of a type, where its elements lie.
+    fn as_stated(&mut self, ty: &TensorType) -> Option<Tensor> {
+        let shape = shape_of(ty)?;
         let leaf = self.context.intern_leaf(Term::Storage(u32::MAX), None, None);
-        let mut dense = |shape| {
-            let val = self.context.leaf_tensor(leaf, ty.dtype, shape)?;
-            tensor_of(self.context, val)
-        };
-        if ty.is_dense() {
-            return dense(shape);
-        }
-        let numbers = |dims: &[Dim]| dims.iter().map(Dim::as_const).collect::<Option<Vec<u64>>>();
-        let (sizes, strides) = (numbers(&ty.shape)?, numbers(ty.strides.as_deref()?)?);
-        let mut outermost_first: Vec<usize> = (0..sizes.len()).collect();
-        outermost_first.sort_by_key(|&dim| (std::cmp::Reverse(strides[dim]), sizes[dim] != 1));
-        let mut step = 1u64;
-        for &dim in outermost_first.iter().rev() {
-            if sizes[dim] != 1 && strides[dim] != step {
-                return None;
+        let strides = match &ty.strides {
+            Some(strides) if !ty.is_dense() && strides.len() == shape.len() => strides,
+            _ => {
+                let dense = self.context.leaf_tensor(leaf, ty.dtype, shape)?;
+                return tensor_of(self.context, dense);
             }
-            step = step.checked_mul(sizes[dim])?;
+        };
+        let mut places = Pattern::new();
+        for (size, stride) in shape.iter().zip(strides) {
+            pattern::push(&mut places, size.clone(), Int::from_dim(stride)?.mul(&element(ty.dtype))?)?;
         }
-        let turned = dense(outermost_first.iter().map(|&dim| shape[dim].clone()).collect())?;
-        let mut back = vec![0; sizes.len()];
-        outermost_first.iter().enumerate().for_each(|(at, &dim)| back[dim] = at);
-        layout::permute(&turned, &back)
+        pattern::push(&mut places, element(ty.dtype), ONE)?;
+        Some(Tensor { dtype: ty.dtype, shape, flat: Flat::run(leaf, ZERO, places)? })
     }
 
     fn split_by_strides(&mut self, id: NodeId, depth: u32) -> Option<Val> {

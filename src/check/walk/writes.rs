@@ -51,7 +51,10 @@ impl Walk<'_, '_> {
         };
         let val = match result {
             Some(place) => {
-                self.memory.set_place(id, place);
+                match written.as_slice() {
+                    &[index] => self.memory.set_view(self.context, id, place, operands[index]),
+                    _ => self.memory.set_place(id, place),
+                }
                 match self.memory.read(self.context, place) {
                     Some(val) => val,
                     None => return undecided(id, "what it wrote"),
@@ -67,18 +70,29 @@ impl Walk<'_, '_> {
         Ok(())
     }
 
+    /// What comes after the launches that send from a storage, where nothing else does yet.
+    pub(super) fn note_followed(&mut self, storage: u32, by: NodeId) {
+        let storage = self.memory.storage_mut(storage);
+        let sent = &storage.readers[storage.followed..];
+        self.found.followers.extend(sent.iter().map(|&(launch, _)| (launch, by)));
+        storage.followed = storage.readers.len();
+    }
+
     /// Writes to what a launch in flight still sends.
     pub(super) fn note_hazards(&mut self, writer: NodeId, place: Val) {
         for storage in self.memory.storages_of(self.context, place) {
+            self.note_followed(storage, writer);
             let readers = std::mem::take(&mut self.memory.storage_mut(storage).readers);
             let found = &mut self.found;
-            let (landed, mut flying): (Vec<_>, Vec<_>) =
-                readers.into_iter().partition(|&(_, pending)| found.pending[pending as usize].waited);
-            found.landed.extend(landed.iter().map(|&(launch, _)| (launch, writer)));
-            flying.retain(|&(_, pending)| found.pending[pending as usize].node != writer);
+            let flies = |&(_, pending): &(usize, u32)| {
+                let pending = found.pending[pending as usize];
+                !pending.waited && pending.node != writer
+            };
+            let flying: Vec<(usize, u32)> = readers.into_iter().filter(flies).collect();
             found.hazards.extend(flying.iter().map(|&(launch, _)| (launch, writer)));
             let storage = self.memory.storage_mut(storage);
-            (storage.readers, storage.above_wait) = (flying, 0);
+            storage.followed = flying.len();
+            storage.readers = flying;
         }
     }
 

@@ -25,7 +25,7 @@ pub(super) struct Facts<'g> {
 impl<'g> Facts<'g> {
     pub fn of(graph: &'g Graph) -> Self {
         let effects = EffectTable::of(graph);
-        let memory = Memory::of(graph, &effects);
+        let memory = Memory::with_whole_lists(graph, &effects);
         let positions = graph.positions();
         let (starts, readers) = readers(graph);
         let classes = memory.class.len();
