@@ -200,3 +200,61 @@ fn a_reshape_of_a_tensor_with_strides_is_a_copy() {
     assert!(prove(&read(text), &read(text)).is_equal());
     refused(&text.replace("neg(t)", "neg(x)"), "reshape(n, [8])", "reshape(n, [8])", "before it is waited for");
 }
+
+#[test]
+fn a_wait_that_is_also_for_another_collective_is_not_folded() {
+    // The wait of `c`, over one rank, is the only one for `d`, which works on the same memory.
+    let text = "x = input f32[4]; y = neg(x)\nc = all_reduce_(y, sum, G3:1); v = wait(y); d = all_reduce_(v, sum, G0:2)\n\
+                w = wait(c)\noutput(d, w)";
+    let mut graph = read(text);
+    "fold-trivial".parse::<Pipeline>().unwrap().run(&mut graph).unwrap();
+    assert_eq!(graph, read(text));
+    let apart = text.replace("w = wait(c)", "u = wait(d); w = wait(c)").replace("output(d, w)", "output(u, w)");
+    proven(&apart, "fold-trivial");
+}
+
+#[test]
+fn a_wait_for_an_empty_part_is_for_all_of_its_memory() {
+    let text = "x = input f16[1]; s = slice(x, 0, 0)\nc = all_reduce_(s, sum, G0:2); v = wait(x); d = all_reduce_(v, sum, G2:2)\n\
+                w = wait(c)\noutput(d)";
+    refused(text, "w = wait(c)\n", "", "a wait is dropped");
+}
+
+#[test]
+fn writes_through_columns_and_turned_views_are_followed_for_all_sizes() {
+    for text in [
+        "x = input i64[4, s]; y = neg(x); p = slice(y, 0, 2) : i64[2, s]; t = transpose(p) : i64[s, 2][1, s]\n\
+         m = mul_(t, 3) : i64[s, 2][1, s]\noutput(m, neg(y))",
+        "x = input u8[4*s, 3]; y = neg(x); t = transpose(y) : u8[3, 4*s][1, 3]; n = sin(t) : u8[3, 4*s][1, 3]\n\
+         p = slice(t, 0, 1) : u8[1, 4*s][1, 3]\nm = mul_(p, 3) : u8[1, 4*s][1, 3]\noutput(m, n, neg(y))",
+    ] {
+        let text = format!("hint s = 2; {text}");
+        assert!(prove(&read(&text), &read(&text)).is_equal());
+        refused(&text, ", 3)", ", 2)", "another value");
+    }
+}
+
+#[test]
+fn a_gather_along_columns_of_rows_that_were_written_apart_is_proven() {
+    let text = "x = input u8[3, 4]; y = neg(x); c = all_reduce_(y, sum, G1:4); s = slice(y, 0, 1); w = wait(c)\n\
+                d = broadcast_(s, 1, G1:4); v = wait(c)\ne = all_gather(v, G0:2, dim=1) : u8[3, 8]\n\
+                f = all_gather(v, G0:2, dim=1) : u8[3, 8]; u = wait(e); t = wait(f)\noutput(u, t, w)";
+    proven(text, "bucket-all-gather{cap=none}");
+}
+
+#[test]
+fn what_follows_a_launch_through_a_wait_that_went_still_follows_it() {
+    // The second wait for `c` moves below the bucket, with `e`; the first then stands for it.
+    let text = "x = input f32[4]; z = input f32[8]; y = neg(x); c = all_reduce_(y, sum, G1:4); w = wait(c)\n\
+                d = all_reduce(w, sum, G1:4)\nv = wait(c); r = relu(v); e = reduce_scatter(r, sum, G2:2)\n\
+                g = all_gather(z, G2:2); a = neg(neg(neg(neg(z)))); f = all_reduce(a, sum, G1:4)\n\
+                t = wait(d); s = wait(e); q = wait(g); p = wait(f)\noutput(t, s, q, p)";
+    proven(text, "bucket-all-reduce{cap=none,mode=coalesced},dedupe-waits");
+}
+
+#[test]
+fn an_edge_at_one_of_several_empty_collectives_is_kept() {
+    let text = "x = input f32[4]; n = input f64[0, 4]; y = input f32[1]; c = all_gather(n, G0:2); d = all_gather(n, G0:2)\n\
+                v = wait(d); s = sin(v); w = wait(c)\nafter(w, y)\noutput(w, s, neg(y), x)";
+    proven(text, "dedupe-collectives");
+}

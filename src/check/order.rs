@@ -13,6 +13,7 @@
 //!
 //! **Flight.** A launch sends until it is waited for: what it sends is not written before, unless the source did so, too.
 
+mod source;
 mod spans;
 
 use super::launches::Assignment;
@@ -100,8 +101,10 @@ fn control(before: &Walked<'_>, after: &Walked<'_>, assignment: &Assignment) -> 
     // Where launches are now; of several that send the same, any one may have taken another's place.
     let mut moved: HashMap<NodeId, Vec<NodeId>, FxBuildHasher> = HashMap::default();
     for (index, (launch, places)) in before.launches.iter().zip(&assignment.of).enumerate() {
-        // Of no bytes, it is where a launch claims it.
-        let claimed = claims.get(before.graph.name_of(launch.node)).copied().filter(|_| launch.trivial);
+        // Of no bytes, it is where a launch claims it, or has its name.
+        let name = before.graph.name_of(launch.node);
+        let same = || names.get(name).copied().filter(|&id| after.graph.collective(id).is_some());
+        let claimed = claims.get(name).copied().or_else(same).filter(|_| launch.trivial);
         let found = match assignment.twins.get(&index) {
             Some(twins) => twins.iter().map(|&twin| after.launches[twin].node).collect(),
             None => places[0].map(|place| after.launches[place.0].node).or(claimed).into_iter().collect(),

@@ -4,6 +4,7 @@
 //! their nodes needs, or leads to, counts for all of them.
 
 use super::Disorder;
+use super::source::InSource;
 use crate::check::launches::Assignment;
 use crate::check::walk::Walked;
 use crate::ir::optable::Fence;
@@ -20,7 +21,7 @@ pub(super) fn launches(before: &Walked<'_>, after: &Walked<'_>, assignment: &Ass
         after,
         assignment,
         beside,
-        empty: needed_by_empty(before, after, assignment),
+        source: InSource::of(before, after, assignment),
         launch_of: after.launches.iter().enumerate().map(|(index, launch)| (launch.node, index)).collect(),
         positions: after.graph.positions(),
     };
@@ -40,8 +41,8 @@ struct Spans<'a, 'g> {
     after: &'a Walked<'g>,
     assignment: &'a Assignment,
     beside: Beside<'a, 'g>,
-    /// By node: the first member of a merged launch that it leads to, though that does not send it.
-    empty: HashMap<NodeId, usize, FxBuildHasher>,
+    /// What nodes lead to and follow by what stands between them in the source only.
+    source: InSource,
     launch_of: HashMap<NodeId, usize, FxBuildHasher>,
     positions: Vec<u32>,
 }
@@ -167,7 +168,7 @@ impl Level<'_, '_, '_> {
             let mut first = up[unit];
             for id in self.nodes(places).rev() {
                 beside.receive(id, &through, usize::min, usize::MAX, &mut first);
-                first = first.min(self.spans.empty.get(&id).copied().unwrap_or(usize::MAX));
+                first = first.min(self.spans.source.leads_to(id));
                 first = first.min(self.merged(id).map_or(usize::MAX, |members| members.0));
             }
             up[unit] = first;
@@ -194,7 +195,7 @@ impl Level<'_, '_, '_> {
             for id in self.nodes(places) {
                 last = self.needs(id).map(|needed| down[needed]).fold(last, usize::max);
                 beside.receive(id, &through, usize::max, 0, &mut last);
-                last = last.max(self.merged(id).map_or(0, |members| members.1));
+                last = last.max(self.merged(id).map_or(0, |members| members.1)).max(self.spans.source.follows(id));
             }
             down[unit] = last;
             if last == 0 {
@@ -284,31 +285,4 @@ impl<'a, 'g> Beside<'a, 'g> {
             *place = best(*place, value);
         });
     }
-}
-
-/// What members of no bytes need counts as needed by the launch that claims them, though it does not send it.
-fn needed_by_empty(
-    before: &Walked<'_>,
-    after: &Walked<'_>,
-    assignment: &Assignment,
-) -> HashMap<NodeId, usize, FxBuildHasher> {
-    let mut needed: HashMap<NodeId, usize, FxBuildHasher> = HashMap::default();
-    if before.launches.iter().all(|launch| !launch.trivial) {
-        return needed;
-    }
-    let mut names: HashMap<&str, NodeId, FxBuildHasher> = HashMap::default();
-    for &id in after.graph.order() {
-        names.insert(after.graph.name_of(id), id);
-    }
-    for members in assignment.members.iter().filter(|members| members.len() > 1) {
-        for &member in members.iter().filter(|&&member| before.launches[member].trivial) {
-            for &operand in before.graph.operands(before.launches[member].node) {
-                if let Some(&id) = names.get(before.graph.name_of(operand)) {
-                    let first = needed.entry(id).or_insert(usize::MAX);
-                    *first = (*first).min(members[0]);
-                }
-            }
-        }
-    }
-    needed
 }
