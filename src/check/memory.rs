@@ -438,7 +438,8 @@ fn turned_write(context: &mut Context<'_>, place: &Piece, value: &Flat) -> Optio
     let dense = sorted == pattern::dense(place.bytes.clone());
     let row_bytes = |run: &[Step]| run.first().and_then(|rows| rows.count.mul(&rows.stride));
     let columns = row_bytes(&sorted).and_then(|total| columns_of(&sorted, &total));
-    if !dense && !columns.is_some_and(|columns| columns.bytes.at_most(&columns.row_bytes) == Some(true)) {
+    let fits = |columns: Columns| columns.bytes.at_most(&columns.row_bytes) == Some(true);
+    if !(dense || columns.is_some_and(fits)) {
         return None;
     }
     let shape = place.inner.iter().map(|step| step.count.clone()).collect();

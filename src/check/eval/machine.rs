@@ -123,9 +123,9 @@ impl<'g> Machine<'g> {
     // Values.
 
     fn set(&mut self, id: NodeId, rank: usize, value: Value) -> Result<(), EvalError> {
-        if let Err((found, stated)) = self.fits(self.graph.type_of(id), &value) {
+        if let Err(Clash { found, stated, only_strides }) = self.fits(self.graph.type_of(id), &value) {
             let node = self.graph.name_of(id).to_owned();
-            return Err(EvalError::Type { node, found, stated });
+            return Err(EvalError::Type { node, found, stated, only_strides });
         }
         let rank = &mut self.ranks[rank];
         value.hold(&mut rank.memory);
@@ -150,8 +150,8 @@ impl<'g> Machine<'g> {
         }
     }
 
-    /// Whether a value is what its type says; else what was found and what was stated.
-    fn fits(&self, ty: &Type, value: &Value) -> Result<(), (String, String)> {
+    /// Whether a value is what its type says.
+    fn fits(&self, ty: &Type, value: &Value) -> Result<(), Clash> {
         match (ty, value) {
             (Type::Tensor(ty), Value::Tensor(tensor)) => self.tensor_fits(ty, tensor),
             (Type::Tuple(types), Value::Tuple(values)) if types.len() == values.len() => {
@@ -160,25 +160,26 @@ impl<'g> Machine<'g> {
             (Type::SymInt(expr), Value::Scalar(number)) => match self.symbols.evaluate(expr) {
                 // Sizes that come out of data have no value of their own.
                 Some(expected) if expected != number.int() && !expr.to_string().contains('u') => {
-                    Err((number.int().to_string(), format!("{ty}, which is {expected}")))
+                    Err(Clash::of(number.int().to_string(), format!("{ty}, which is {expected}")))
                 }
                 _ => Ok(()),
             },
             (Type::Tensor(_) | Type::Tuple(_), Value::Tuple(_) | Value::Scalar(_) | Value::Tensor(_)) => {
-                Err((describe(value), ty.to_string()))
+                Err(Clash::of(describe(value), ty.to_string()))
             }
             _ => Ok(()),
         }
     }
 
-    fn tensor_fits(&self, ty: &TensorType, tensor: &Tensor) -> Result<(), (String, String)> {
+    fn tensor_fits(&self, ty: &TensorType, tensor: &Tensor) -> Result<(), Clash> {
         let Some(sizes) = self.symbols.sizes(&ty.shape) else { return Ok(()) };
         let strides = ty.strides.as_deref().and_then(|strides| self.symbols.sizes(strides));
         let lies = strides.is_none_or(|strides| same_layout(&sizes, &strides, &tensor.strides));
-        if ty.dtype == tensor.dtype && sizes == tensor.sizes && lies {
+        let same = ty.dtype == tensor.dtype && sizes == tensor.sizes;
+        if same && lies {
             return Ok(());
         }
-        Err((describe(&Value::Tensor(tensor.clone())), ty.to_string()))
+        Err(Clash { only_strides: same, ..Clash::of(describe(&Value::Tensor(tensor.clone())), ty.to_string()) })
     }
 
     // Inputs, waits, calls.
@@ -447,6 +448,19 @@ impl<'g> Machine<'g> {
             all.push(seen.map_err(|fault| self.error(results.unwrap_or_else(|| graph.order()[0]), Some(rank), fault))?);
         }
         Ok(all)
+    }
+}
+
+/// A value that is not what its type says.
+struct Clash {
+    found: String,
+    stated: String,
+    only_strides: bool,
+}
+
+impl Clash {
+    fn of(found: String, stated: String) -> Self {
+        Self { found, stated, only_strides: false }
     }
 }
 

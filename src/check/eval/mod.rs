@@ -156,6 +156,8 @@ pub enum EvalError {
         found: String,
         /// What it should be.
         stated: String,
+        /// Whether dtype and sizes are right, so that only the strides differ.
+        only_strides: bool,
     },
     /// Arguments do not fit the operator.
     #[error("`{node}` ({target}) on rank {rank}: {reason}")]
