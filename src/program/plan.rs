@@ -15,10 +15,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// Most pairs of buffers in use at the same time for which placing by size is tried.
 const MAX_PAIRS: u64 = 8_000_000;
-/// Most work, in pairs, for making plans anew.
-const MAX_CLIMB: u64 = 4_000_000;
-/// Most times that a plan is made anew with what lies on top placed earlier.
-const MAX_ROUNDS: u64 = 400;
+/// How far above the largest live set a plan is good: percent, and the work in pairs and the times that it may be made
+/// anew for that, with what lies on top placed earlier. A plan that is far off is worth more work.
+const GOALS: [(u64, u64, u64); 2] = [(1, 4_000_000, 400), (5, 60_000_000, 8_000)];
 /// Most buffers for which it is tried.
 const MAX_BUFFERS: usize = 200_000;
 
@@ -105,8 +104,8 @@ pub fn pack(intervals: &[Interval]) -> Result<Packing, TooLarge> {
     let by_start = by_start(intervals);
     let (live_bytes, pairs) = live(intervals, &by_start)?;
     let mut best = by_time(intervals, &by_start)?;
-    let good_enough = |bytes: u64| bytes <= live_bytes.saturating_add(live_bytes / 100);
-    if !good_enough(best.1) && pairs <= MAX_PAIRS && intervals.len() <= MAX_BUFFERS {
+    let within = |bytes: u64, percent: u64| bytes <= live_bytes.saturating_add(live_bytes / 100 * percent);
+    if !within(best.1, GOALS[0].0) && pairs <= MAX_PAIRS && intervals.len() <= MAX_BUFFERS {
         let (mut best_order, mut least) = (by_start.clone(), u64::MAX);
         for order in orders::ALL {
             let order = order(intervals);
@@ -117,22 +116,25 @@ pub fn pack(intervals: &[Interval]) -> Result<Packing, TooLarge> {
             if tried.1 < best.1 {
                 best = tried;
             }
-            if good_enough(best.1) {
+            if within(best.1, GOALS[0].0) {
                 break;
             }
         }
         let work = pairs + 20 * intervals.len() as u64 + 1;
-        let rounds = (MAX_CLIMB / work).min(MAX_ROUNDS);
-        climb(intervals, &by_start, best_order, &mut best, rounds, &good_enough)?;
+        let mut order = best_order;
+        for (percent, most_work, most_rounds) in GOALS {
+            let rounds = (most_work / work).min(most_rounds);
+            climb(intervals, &by_start, &mut order, &mut best, rounds, &|bytes| within(bytes, percent))?;
+        }
     }
     Ok(Packing { offsets: best.0, bytes: best.1, live_bytes })
 }
 
-/// Places what lies on top earlier, again and again; keeps the best.
+/// Places what lies on top earlier, again and again; keeps the best plan and the last order.
 fn climb(
     intervals: &[Interval],
     by_start: &[u32],
-    mut order: Vec<u32>,
+    order: &mut [u32],
     best: &mut Offsets,
     rounds: u64,
     good_enough: &dyn Fn(u64) -> bool,
@@ -141,7 +143,7 @@ fn climb(
         if good_enough(best.1) {
             break;
         }
-        let tried = by_size(intervals, by_start, &order)?;
+        let tried = by_size(intervals, by_start, order)?;
         let top = order.iter().rposition(|&at| tried.0[at as usize] + intervals[at as usize].bytes == tried.1);
         if tried.1 < best.1 {
             *best = tried;

@@ -84,6 +84,12 @@ pub fn groups(case: &str) -> Vec<(String, Vec<Vec<u32>>)> {
     }
 }
 
+/// A page of `docs/` as it is; empty if there is none.
+pub fn page(name: &str) -> String {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs").join(name);
+    std::fs::read_to_string(path).unwrap_or_default()
+}
+
 /// Holds a page of `docs/` against what the code makes of it; with `BUCKETEER_UPDATE_DOCS` set, writes it.
 pub fn hold_page(name: &str, text: &str) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs").join(name);
@@ -91,6 +97,5 @@ pub fn hold_page(name: &str, text: &str) {
         std::fs::write(&path, text).unwrap();
         return;
     }
-    let written = std::fs::read_to_string(&path).unwrap_or_default();
-    assert!(written == text, "docs/{name} is out of date: run with BUCKETEER_UPDATE_DOCS=1");
+    assert!(page(name) == text, "docs/{name} is out of date: run with BUCKETEER_UPDATE_DOCS=1");
 }
