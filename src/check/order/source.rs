@@ -17,10 +17,10 @@ pub(super) struct InSource {
 impl InSource {
     pub fn of(before: &Walked<'_>, after: &Walked<'_>, assignment: &Assignment) -> Self {
         let mut found = Self { leads_to: Vec::new(), follows: Vec::new() };
-        let images = Images::of(before, after, assignment);
-        if !images.any_gone(before) {
+        if !may_go(before) && assignment.twins.is_empty() {
             return found;
         }
+        let images = Images::of(before, after, assignment);
         let (leads_to, follows) = spans(before, assignment);
         found.leads_to = vec![usize::MAX; after.graph.arena_len()];
         found.follows = vec![0; after.graph.arena_len()];
@@ -66,13 +66,18 @@ impl<'g> Images<'g> {
     fn image(&self, before: &Walked<'_>, id: NodeId) -> Option<NodeId> {
         self.launches.get(&id).or_else(|| self.by_name.get(before.graph.name_of(id))).copied()
     }
+}
 
-    fn any_gone(&self, before: &Walked<'_>) -> bool {
-        let is_gone = |&&id: &&NodeId| {
-            before.graph.node(id).op == Op::Wait && !self.by_name.contains_key(before.graph.name_of(id))
-        };
-        before.launches.iter().any(|launch| launch.trivial) || before.graph.order().iter().any(|id| is_gone(&id))
-    }
+/// Whether there is something that may go without a trace: a launch of no bytes, a second wait.
+fn may_go(before: &Walked<'_>) -> bool {
+    let mut waited = vec![false; before.graph.arena_len()];
+    let mut waits = before.graph.order().iter().filter(|&&id| before.graph.node(id).op == Op::Wait);
+    before.launches.iter().any(|launch| launch.trivial)
+        || waits.any(|&id| {
+            let on = before.graph.operands(id).first().copied();
+            let is_wait = on.is_some_and(|on| before.graph.node(on).op == Op::Wait);
+            is_wait || on.is_some_and(|on| std::mem::replace(&mut waited[on.index()], true))
+        })
 }
 
 /// By arena index of the source: first members that a node leads to, and last ones that it follows.
