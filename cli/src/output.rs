@@ -28,11 +28,22 @@ pub fn write(path: Option<&Path>, bytes: &[u8]) -> Result<()> {
     }
 }
 
-/// Writes several files. Until all are written beside their places, none is replaced.
-pub fn write_all(files: &[(PathBuf, Vec<u8>)]) -> Result<()> {
+/// What stands for a rank in the name of a file.
+pub const RANK: &str = "{rank}";
+
+/// The file of a rank.
+pub fn of_rank(path: &Path, rank: u32) -> PathBuf {
+    let name = path.to_string_lossy();
+    if name.contains(RANK) { PathBuf::from(name.replace(RANK, &rank.to_string())) } else { path.to_owned() }
+}
+
+/// Writes several files, each when it is made. Until all are written beside their places, none is replaced.
+pub fn write_all(files: impl IntoIterator<Item = Result<(PathBuf, Vec<u8>)>>) -> Result<()> {
     let mut staged = Vec::new();
-    for (path, bytes) in files {
-        staged.push((path, stage(path, bytes).with_context(|| format!("cannot write {}", path.display()))?));
+    for file in files {
+        let (path, bytes) = file?;
+        let beside = stage(&path, &bytes).with_context(|| format!("cannot write {}", path.display()))?;
+        staged.push((path, beside));
     }
     for (path, staged) in staged {
         staged.place().with_context(|| format!("cannot write {}", path.display()))?;

@@ -1,5 +1,7 @@
 //! `run`: a graph as it came and bucketed, on all ranks, compared and timed.
 
+mod tensors;
+
 use crate::fault::InputFault;
 use crate::input::{Facts, FactsArgs};
 use crate::table::{Align, Table};
@@ -7,17 +9,15 @@ use crate::units::{count, human};
 use crate::{Verdict, input, output, talk};
 use anyhow::{Context, Result, anyhow, bail};
 use bucketeer::check::eval::{EvalError, EvalOptions, Output, Scaling, ShrinkError, shrink};
-use bucketeer::ir::Graph;
+use bucketeer::ir::{GlobalRank, Graph};
 use bucketeer::passes::lowering::{LowerError, LowerOptions, lower};
 use bucketeer::passes::{Pipeline, PipelineError, parse_bytes};
 use bucketeer::program::Program;
-use bucketeer::runtime::executor::{
-    Event, Executor, Reference, Run, RunError, Times, chrome_trace, seeded_inputs, world_size,
-};
+use bucketeer::runtime::executor::{Event, Executor, Reference, Run, RunError, Times, chrome_trace, world_size};
 use bucketeer::runtime::fake::FakeRank;
 use bucketeer::runtime::local::{self, Link, LocalOptions};
 use bucketeer::runtime::{Backend, CommError};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// The names of the two runs.
@@ -28,9 +28,9 @@ type Both = [Vec<Run>; 2];
 
 /// Runs a graph as it came and bucketed, on all its ranks, compares the outputs bit for bit, and says where the time went
 ///
-/// Ranks are threads of this process. Inputs are made from a seed; compute steps are run by the reference evaluator, which is
-/// slow, so times of compute mean little, and those of communication are for this machine's memory: with --link each call
-/// takes as long as on a network. Exit code 1 if the outputs differ.
+/// Ranks are threads of this process. Inputs are made from a seed, or read with --inputs; compute steps are run by the
+/// reference evaluator, which is slow, so times of compute mean little, and those of communication are for this machine's
+/// memory: with --link each call takes as long as on a network. Exit code 1 if the outputs differ.
 #[derive(Debug, clap::Args)]
 pub struct RunArgs {
     /// The file to run: FX text, native text or JSON, plain or gzip; `-` is stdin. It holds one graph
@@ -57,6 +57,15 @@ pub struct RunArgs {
     /// What the inputs are made from
     #[arg(long, value_name = "S", default_value_t = 0)]
     seed: u64,
+    /// A .safetensors file with the inputs, by name; `{rank}` in FILE stands for the rank, else all ranks read the same
+    #[arg(long, value_name = "FILE")]
+    inputs: Option<PathBuf>,
+    /// Make inputs that the file lacks from the seed
+    #[arg(long, requires = "inputs")]
+    fill_missing: bool,
+    /// Write the outputs to a .safetensors file, by the names of their nodes; `{rank}` in FILE stands for the rank
+    #[arg(long, value_name = "FILE")]
+    outputs: Option<PathBuf>,
     /// Seconds that a collective may take before it fails
     #[arg(long, value_name = "SECONDS", default_value_t = 600)]
     timeout: u64,
@@ -96,13 +105,26 @@ pub fn run(arguments: RunArgs) -> Result<Verdict> {
     })?;
     let (graphs, scaling) = job.sized(graph, &bucketed)?;
     let programs = [job.lower(&graphs[0])?, job.lower(&graphs[1])?];
+    let ranks = job.ranks_to_run(&programs)?;
+    tensors::check(&job, &graphs[0], &programs[0], ranks)?;
+    progress.set("reading inputs".to_owned());
+    let inputs = (0..ranks).map(|rank| progress.pause(|| tensors::inputs(&job, &programs[0], rank)));
+    let inputs = inputs.collect::<Result<Vec<_>>>()?;
     let [came, bucketed] = NAMES;
-    let best = [job.fastest(&programs[0], came, &progress)?, job.fastest(&programs[1], bucketed, &progress)?];
+    let best = [
+        job.fastest(&programs[0], &inputs, came, &progress)?,
+        job.fastest(&programs[1], &inputs, bucketed, &progress)?,
+    ];
     drop(progress);
     if let Some(trace) = &job.trace {
         write_traces(trace, &best)?;
     }
     let (text, verdict) = report(&job, &graphs[0], &programs, &best, scaling.as_ref());
+    match &job.outputs {
+        Some(_) if verdict != Verdict::Accepted => talk::warn("the outputs differ, so none are written"),
+        Some(path) => tensors::write(path, &graphs[0], &best[0])?,
+        None => {}
+    }
     output::to_stdout(text.as_bytes())?;
     Ok(verdict)
 }
@@ -116,6 +138,9 @@ struct Job {
     shrink: bool,
     max_memory_bytes: u64,
     seed: u64,
+    inputs: Option<PathBuf>,
+    fill_missing: bool,
+    outputs: Option<PathBuf>,
     local: LocalOptions,
     trace: Option<PathBuf>,
     facts: Facts,
@@ -134,6 +159,9 @@ impl Job {
         if link.is_some() && arguments.backend == BackendWord::Fake {
             bail!("--link: the backend `fake` moves nothing, so it cannot play a network");
         }
+        if arguments.outputs.is_some() && arguments.backend == BackendWord::Fake {
+            bail!("--outputs: the backend `fake` moves nothing, so its outputs mean nothing");
+        }
         if arguments.repeat == 0 || arguments.timeout == 0 {
             bail!("--repeat and --timeout: expected a whole number of at least 1");
         }
@@ -147,6 +175,9 @@ impl Job {
             max_memory_bytes: parse_bytes(&arguments.max_memory)
                 .map_err(|error| anyhow!("--max-memory `{}`: {}", arguments.max_memory, error.expected))?,
             seed: arguments.seed,
+            inputs: arguments.inputs,
+            fill_missing: arguments.fill_missing,
+            outputs: arguments.outputs,
             local: LocalOptions { timeout, link, ..LocalOptions::default() },
             trace: arguments.trace,
             facts: arguments.facts.validate()?,
@@ -171,11 +202,20 @@ impl Job {
         }
     }
 
-    /// Refuses a program that would not fit, before anything is allocated.
+    /// How many ranks run both programs. Refuses those that would not fit, before anything is allocated.
+    fn ranks_to_run(&self, programs: &[Program; 2]) -> Result<u32> {
+        let mut ranks = 0;
+        for program in programs {
+            ranks = if self.backend == BackendWord::Fake { 1 } else { world_size(program)? };
+            self.check_memory(program, ranks)?;
+        }
+        Ok(ranks)
+    }
+
     fn check_memory(&self, program: &Program, ranks: u32) -> Result<()> {
         let given = program.buffers.iter().filter(|buffer| buffer.place.is_none()).map(|buffer| buffer.bytes);
         let each = given.fold(program.peak_bytes(), u64::saturating_add);
-        let all = each.saturating_mul(u64::from(if self.backend == BackendWord::Fake { 1 } else { ranks }));
+        let all = each.saturating_mul(u64::from(ranks));
         if all > self.max_memory_bytes {
             let (all, most) = (human(all), human(self.max_memory_bytes));
             let ranks = count(ranks as usize, "rank");
@@ -185,10 +225,16 @@ impl Job {
     }
 
     /// Runs a program as often as asked for, on all ranks; returns the run whose slowest rank was fastest.
-    fn fastest(&self, program: &Program, name: &str, progress: &talk::Progress) -> Result<Vec<Run>> {
+    fn fastest(
+        &self,
+        program: &Program,
+        inputs: &[Vec<Output>],
+        name: &str,
+        progress: &talk::Progress,
+    ) -> Result<Vec<Run>> {
         let run = |nth: u32| {
             progress.set(format!("running {name}, {nth} of {}", self.repeat));
-            self.ranks(program)
+            self.ranks(program, inputs)
         };
         let mut best = run(1)?;
         for nth in 2..=self.repeat {
@@ -200,15 +246,15 @@ impl Job {
         Ok(best)
     }
 
-    /// Runs a program once, on all ranks.
-    fn ranks(&self, program: &Program) -> Result<Vec<Run>> {
+    /// Runs a program once, on all ranks, each with its inputs.
+    fn ranks(&self, program: &Program, inputs: &[Vec<Output>]) -> Result<Vec<Run>> {
         let ranks = world_size(program)?;
-        self.check_memory(program, ranks)?;
+        let one = |rank: &dyn Backend| self.one(program, &inputs[rank.rank().0 as usize], rank);
         if self.backend == BackendWord::Fake {
-            let rank = FakeRank::new(bucketeer::ir::GlobalRank(0), ranks).map_err(|error: CommError| anyhow!(error))?;
-            return Ok(vec![self.one(program, &rank)?]);
+            let rank = FakeRank::new(GlobalRank(0), ranks).map_err(|error: CommError| anyhow!(error))?;
+            return one(&rank).map(|run| vec![run]).map_err(explained);
         }
-        let results = local::run(ranks, self.local.clone(), |rank| self.one(program, &rank))?;
+        let results = local::run(ranks, self.local.clone(), |rank| one(&rank))?;
         let mut runs = Vec::new();
         let mut errors: Vec<RunError> = Vec::new();
         for (rank, result) in results.into_iter().enumerate() {
@@ -221,21 +267,23 @@ impl Job {
         let follows = |error: &RunError| matches!(error, RunError::Comm { error, .. } if matches!(**error, CommError::Remote { .. }));
         match errors.iter().position(|error| !follows(error)).or((!errors.is_empty()).then_some(0)) {
             None => Ok(runs),
-            Some(first) => Err(match errors.swap_remove(first) {
-                RunError::Compute(error)
-                    if matches!(*error, EvalError::TooLarge { .. } | EvalError::GraphTooLarge { .. }) =>
-                {
-                    anyhow!(error).context("the graph is too large to run; --shrink scales it down")
-                }
-                error => anyhow!(error),
-            }),
+            Some(first) => Err(explained(errors.swap_remove(first))),
         }
     }
 
-    fn one(&self, program: &Program, rank: &dyn Backend) -> Result<Run, RunError> {
-        let inputs = seeded_inputs(program, rank.rank(), self.seed)?;
+    fn one(&self, program: &Program, inputs: &[Output], rank: &dyn Backend) -> Result<Run, RunError> {
         let mut executor = Executor::new(program, rank)?;
-        executor.run(&inputs, &mut Reference::new(rank.rank(), self.seed))
+        executor.run(inputs, &mut Reference::new(rank.rank(), self.seed))
+    }
+}
+
+/// Why a run failed, and what to do about it.
+fn explained(error: RunError) -> anyhow::Error {
+    match error {
+        RunError::Compute(error) if matches!(*error, EvalError::TooLarge { .. } | EvalError::GraphTooLarge { .. }) => {
+            anyhow!(error).context("the graph is too large to run; --shrink scales it down")
+        }
+        error => anyhow!(error),
     }
 }
 
@@ -245,7 +293,7 @@ fn slowest(runs: &[Run]) -> Times {
 }
 
 /// The traces of both runs in one file: the ranks as it came, then the ranks bucketed.
-fn write_traces(path: &std::path::Path, best: &Both) -> Result<()> {
+fn write_traces(path: &Path, best: &Both) -> Result<()> {
     let mut processes: Vec<(String, &[Event])> = Vec::new();
     for (name, runs) in NAMES.into_iter().zip(best) {
         processes.extend(runs.iter().enumerate().map(|(rank, run)| (format!("rank {rank}, {name}"), &*run.events)));

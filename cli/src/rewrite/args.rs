@@ -2,6 +2,7 @@
 
 use crate::convert::FormatWord;
 use crate::input::{Facts, FactsArgs};
+use crate::output::{RANK, of_rank};
 use crate::talk;
 use anyhow::{Context, Result, bail};
 use bucketeer::formats::Format;
@@ -164,9 +165,6 @@ pub struct Job {
     pub out: Option<PathBuf>,
     pub to: Option<Format>,
 }
-
-/// What stands for the rank in the name of an output.
-const RANK: &str = "{rank}";
 
 /// Caps above this are taken, but are likely a slip of the unit.
 const ABSURD_CAP: u64 = 1 << 40;
@@ -361,9 +359,8 @@ fn absurd_caps(options: &BucketOptions) -> Option<String> {
 
 impl Job {
     /// The file that a rank's graphs are written to.
-    pub fn out_of_rank(&self, rank: usize) -> Option<PathBuf> {
-        let out = self.out.as_ref()?;
-        Some(PathBuf::from(out.to_string_lossy().replace(RANK, &rank.to_string())))
+    pub fn out_of_rank(&self, rank: u32) -> Option<PathBuf> {
+        self.out.as_ref().map(|out| of_rank(out, rank))
     }
 
     /// Warns of filters that name nothing in the graph.

@@ -45,7 +45,7 @@ pub fn run(job: &Job) -> Result<Verdict> {
     progress.set("writing".to_owned());
     if job.out.is_some() {
         let texts = times.measure("print", || progress.pause(|| texts(job, files)))?;
-        output::write_all(&texts)?;
+        output::write_all(texts.into_iter().map(Ok))?;
     }
     drop(progress);
     show(job, &reports, &times);
@@ -62,7 +62,7 @@ fn texts(job: &Job, files: Vec<File>) -> Result<Vec<(std::path::PathBuf, Vec<u8>
         if let Some(format) = job.to {
             document = crate::convert::to_format(document, format, &label)?;
         }
-        Ok(job.out_of_rank(rank).map(|out| (out, document.print())))
+        Ok(job.out_of_rank(rank as u32).map(|out| (out, document.print())))
     };
     files.into_iter().enumerate().filter_map(|file| text(file).transpose()).collect()
 }

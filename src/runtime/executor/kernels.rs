@@ -4,7 +4,7 @@ use super::RunError;
 use crate::check::eval::step::{Counters, Step, StepResult, seeded_input};
 use crate::check::eval::{EvalOptions, Output, OutputTensor, Scalar};
 use crate::ir::{Args, DType, Dim, GlobalRank, TensorType, Type};
-use crate::program::{Buffer, Made, Operand, Program, View};
+use crate::program::{Buffer, Input, Made, Operand, Program, View};
 use std::collections::HashMap;
 
 /// A compute step, with its operands as values. Elements are in logical order, whatever the strides.
@@ -70,16 +70,18 @@ impl Kernels for Reference {
 /// # Errors
 /// [`RunError::Compute`] when they are too large.
 pub fn seeded_inputs(program: &Program, rank: GlobalRank, seed: u64) -> Result<Vec<Output>, RunError> {
+    program.inputs.iter().map(|input| seeded(program, input, rank, seed)).collect()
+}
+
+/// One input, as the evaluator makes it of a seed.
+pub(super) fn seeded(program: &Program, input: &Input, rank: GlobalRank, seed: u64) -> Result<Output, RunError> {
     let options = EvalOptions { seed, ..EvalOptions::default() };
-    let one = |name: &str, value: &Operand| match value {
-        Operand::Tensor(view) => {
-            let ty = Type::Tensor(type_of_view(program, *view));
-            Ok(seeded_input(name, &ty, rank.0, &options)?)
-        }
-        Operand::Int(value) => Ok(Output::Number(Scalar::Int(*value))),
-        Operand::Host(_) | Operand::Tuple(_) => Ok(seeded_input(name, &Type::Unknown, rank.0, &options)?),
+    let ty = match &input.value {
+        Operand::Tensor(view) => Type::Tensor(type_of_view(program, *view)),
+        Operand::Int(value) => return Ok(Output::Number(Scalar::Int(*value))),
+        Operand::Host(_) | Operand::Tuple(_) => Type::Unknown,
     };
-    program.inputs.iter().map(|input| one(&input.name, &input.value)).collect()
+    Ok(seeded_input(&input.name, &ty, rank.0, &options)?)
 }
 
 /// What the evaluator makes of a constant of the module.

@@ -6,6 +6,8 @@
 //!   a step that has to come after one waits for it.
 //! - **Compute steps** are run by a [`Kernels`]: the [reference evaluator](Reference), or the embedding program's own.
 //! - **Copies** convert dtypes as the evaluator does.
+//! - **Files.** Inputs come from a [`TensorFile`] where they are not given otherwise, outputs become one with
+//!   [`to_safetensors`].
 //!
 //! ```
 //! use bucketeer::ir::text::parse;
@@ -28,10 +30,14 @@
 mod copy;
 mod kernels;
 mod memory;
+mod tensor_file;
 mod times;
 mod trace;
 
 pub use kernels::{ComputeStep, Kernels, Reference, seeded_inputs};
+pub use tensor_file::{
+    OutputFileError, TensorFault, TensorFile, TensorFileError, check_outputs, output_names, to_safetensors,
+};
 pub use times::{StepKindTimes, Times};
 pub use trace::{Event, Row, chrome_trace};
 
