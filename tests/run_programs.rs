@@ -3,7 +3,7 @@
 mod common;
 mod files;
 
-use bucketeer::check::eval::{EvalOptions, Output, RankOutputs, evaluate};
+use bucketeer::check::eval::{EvalOptions, Output, RankOutputs, evaluate, shrink};
 use bucketeer::fuzzing::grow::GraphOptions;
 use bucketeer::ir::text::{parse, print};
 use bucketeer::ir::{GlobalRank, Graph};
@@ -162,6 +162,26 @@ fn every_tiny_graph_runs_before_and_after_rewrites() {
     }
     println!("{runs} runs");
     assert!(runs > 50, "{runs}");
+}
+
+#[test]
+fn a_graph_of_real_size_runs_scaled_down_before_and_after_bucketing() {
+    let path = files::fixtures().join("fsdp_l2_ws8_bf16.backward.txt");
+    let before = &files::graphs(&path)[0];
+    let mut after = before.clone();
+    Pipeline::default_rewrite().run(&mut after).unwrap();
+    let shrunk = shrink(&[before, &after], &EvalOptions::default()).unwrap();
+    let scaling = shrunk.scaling.expect("it is too large as it is");
+    assert!(scaling.bytes_before > 100 * scaling.bytes_after, "{scaling:?}");
+    let [before, after] = &shrunk.graphs[..] else { panic!("two graphs are asked for") };
+    let launches = |graph: &Graph| lower(graph, &LowerOptions::default()).unwrap().0.launches();
+    assert!(2 * launches(after) < launches(before), "{} of {}", launches(after), launches(before));
+    let [before, after] = [before, after].map(|graph| run_graph(graph, &LowerOptions::default()).unwrap());
+    assert_eq!((before.len(), after.len()), (8, 8));
+    for (rank, (before, after)) in before.iter().zip(&after).enumerate() {
+        let differs = before.outputs.iter().zip(&after.outputs).position(|(a, b)| !a.same_elements(b));
+        assert_eq!((rank, before.outputs.len(), differs), (rank, after.outputs.len(), None));
+    }
 }
 
 #[test]
