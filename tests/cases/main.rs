@@ -8,6 +8,7 @@
 mod common;
 
 mod config;
+mod execute;
 mod grouping;
 mod lowering;
 mod ordering;

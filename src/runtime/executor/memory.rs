@@ -2,7 +2,7 @@
 
 use super::{RunError, copy, kernels};
 use crate::check::eval::{Output, OutputTensor};
-use crate::program::{BufferKind, Layout, Made, Operand, Program, Range, Segment, View};
+use crate::program::{BufferKind, Layout, Made, Operand, Program, Range, Segment, StepKind, View};
 use crate::runtime::{ALIGN_BYTES, Arena, Backend, Buffer, BufferError};
 
 /// See the module docs.
@@ -124,7 +124,10 @@ impl<'a> Memory<'a> {
         let program = self.program;
         if values.len() != program.inputs.len() {
             let name = program.inputs.get(values.len()).map_or_else(String::new, |input| input.name.to_string());
-            let reason = format!("{} values are given for {} inputs", values.len(), program.inputs.len());
+            let mut reason = format!("{} values are given for {} inputs", values.len(), program.inputs.len());
+            if let Some(needs) = program.inputs.get(values.len()).and_then(|input| launch_of(program, &input.value)) {
+                reason += &format!("; `{needs}` is not launched without it");
+            }
             return Err(RunError::Input { name, reason });
         }
         for (input, value) in program.inputs.iter().zip(values) {
@@ -213,4 +216,26 @@ impl<'a> Memory<'a> {
             }),
         }
     }
+}
+
+/// The first collective that sends an input, as it is or packed with others.
+fn launch_of<'a>(program: &'a Program, input: &Operand) -> Option<&'a str> {
+    let Operand::Tensor(View { buffer, .. }) = *input else { return None };
+    let mut holds = vec![buffer];
+    for step in &program.steps {
+        match &step.kind {
+            StepKind::Pack(moves) => {
+                let packed = moves.segments.iter().filter(|segment| segment.from.buffer == buffer);
+                holds.extend(packed.map(|segment| segment.to.buffer));
+            }
+            StepKind::Copy(segment) if segment.from.buffer == buffer => holds.push(segment.to.buffer),
+            StepKind::Collective(collective) => {
+                if collective.parts.iter().any(|part| holds.contains(&part.send.buffer)) {
+                    return Some(&step.node);
+                }
+            }
+            StepKind::Copy(_) | StepKind::Unpack(_) | StepKind::Wait(_) | StepKind::Compute(_) => {}
+        }
+    }
+    None
 }
