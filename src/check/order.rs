@@ -116,17 +116,19 @@ fn control(before: &Walked<'_>, after: &Walked<'_>, assignment: &Assignment) -> 
     let mut waits: HashMap<NodeId, NodeId, FxBuildHasher> = HashMap::default();
     let mut last: HashMap<NodeId, NodeId, FxBuildHasher> = HashMap::default();
     for &id in before.graph.order().iter().filter(|&&id| before.graph.node(id).op == Op::Wait) {
-        let Some(&on) = before.graph.operands(id).first() else { continue };
+        let on = before.graph.operands(id);
         if let Some(image) = named(id) {
-            last.insert(on, image);
-        } else if let Some(&image) = last.get(&on) {
+            last.extend(on.iter().map(|&on| (on, image)));
+        } else if let [on] = on
+            && let Some(&image) = last.get(on)
+        {
             waits.insert(id, image);
         }
     }
     // Also where several launches became one.
     let mut waits_of_result: HashMap<NodeId, NodeId, FxBuildHasher> = HashMap::default();
     for &id in after.graph.order().iter().filter(|&&id| after.graph.node(id).op == Op::Wait) {
-        if let Some(&on) = after.graph.operands(id).first() {
+        for &on in after.graph.operands(id) {
             waits_of_result.entry(on).or_insert(id);
         }
     }
@@ -134,10 +136,10 @@ fn control(before: &Walked<'_>, after: &Walked<'_>, assignment: &Assignment) -> 
         if let Some(nodes) = moved.get(&id).filter(|nodes| !nodes.is_empty()) {
             return nodes.clone();
         }
-        let on = before.graph.operands(id).first().filter(|_| before.graph.node(id).op == Op::Wait);
+        let on = if before.graph.node(id).op == Op::Wait { before.graph.operands(id) } else { &[] };
         let wait = named(id).or_else(|| waits.get(&id).copied());
-        let starts = on.filter(|_| wait.is_none()).and_then(|on| moved.get(on));
-        let others = starts.into_iter().flatten().filter_map(|start| waits_of_result.get(start).copied());
+        let starts = on.iter().filter(|_| wait.is_none()).filter_map(|on| moved.get(on));
+        let others = starts.flatten().filter_map(|start| waits_of_result.get(start).copied());
         wait.into_iter().chain(others).collect()
     };
     let positions = after.graph.positions();

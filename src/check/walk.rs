@@ -294,6 +294,9 @@ impl<'g> Walk<'g, '_> {
     fn wait(&mut self, id: NodeId) -> Step {
         let graph = self.found.graph;
         let Some(&first) = graph.operands(id).first() else { return fault(id, "waits for nothing") };
+        if graph.waits_for_list(id) {
+            return self.wait_for_list(id);
+        }
         for pending in self.in_flight_of(first) {
             self.found.pending[pending as usize].waited = true;
         }
@@ -305,6 +308,31 @@ impl<'g> Walk<'g, '_> {
             }
         }
         self.set(id, self.found.vals[first.index()]);
+        Ok(())
+    }
+
+    /// A list of what is waited for, each as it is.
+    fn wait_for_list(&mut self, id: NodeId) -> Step {
+        let operands = self.found.graph.operands(id);
+        let mut places = Vec::new();
+        for &operand in operands {
+            for pending in self.in_flight_of(operand) {
+                self.found.pending[pending as usize].waited = true;
+            }
+            for storage in self.memory.storages_of_node(self.context, operand) {
+                self.note_followed(storage, id);
+            }
+            places.extend(self.memory.place(operand));
+        }
+        if places.len() == operands.len() {
+            let place = self.context.intern(Value::Tuple(places));
+            self.memory.set_place(id, place);
+        } else if !places.is_empty() {
+            return undecided(id, "waits for values of which some are written and some are not");
+        }
+        let vals = operands.iter().map(|operand| self.found.vals[operand.index()]).collect();
+        let val = self.context.intern(Value::Tuple(vals));
+        self.set(id, val);
         Ok(())
     }
 

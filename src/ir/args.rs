@@ -139,6 +139,11 @@ fn write_items(
     f.write_char(close)
 }
 
+/// Whether the first argument is a list or tuple.
+pub(super) fn starts_with_list(args: &Args) -> bool {
+    matches!(args.positional.first(), Some(Arg::List(_) | Arg::Tuple(_)))
+}
+
 impl Args {
     /// Positional arguments only.
     #[must_use]

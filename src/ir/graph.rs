@@ -1,6 +1,6 @@
 //! The graph: nodes in program order, and the tables they point into.
 
-use super::args::{Arg, Args, ArgsTable};
+use super::args::{Arg, Args, ArgsTable, starts_with_list};
 use super::entities::{ArgsId, GroupId, MetaId, Name, NodeId, RegionId, TypeId};
 use super::names::Names;
 use super::ops::{Collective, GlobalRank, Op};
@@ -416,6 +416,12 @@ impl Graph {
         };
         let operands = self.operands(id);
         &operands[..count.min(operands.len())]
+    }
+
+    /// Whether a node waits for a list of values, and so hands on a list: `wait([a, b])`.
+    #[must_use]
+    pub fn waits_for_list(&self, id: NodeId) -> bool {
+        self.node(id).op == Op::Wait && starts_with_list(self.args_of(id))
     }
 
     /// Place of every node in program order, by arena index; `u32::MAX` for nodes out of use.

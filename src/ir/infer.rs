@@ -1,6 +1,6 @@
 //! Types of results that a text does not state.
 
-use super::args::{Arg, Args};
+use super::args::{Arg, Args, starts_with_list};
 use super::entities::NodeId;
 use super::graph::Graph;
 use super::ops::{Collective, CollectiveKind, Op, Variant};
@@ -48,6 +48,9 @@ pub fn infer_type(graph: &Graph, op: Op, args: &Args, operands: &[NodeId]) -> Ty
     let first = || operands.first().map_or(Type::Unknown, |&id| graph.type_of(id).clone());
     match op {
         Op::Input | Op::Output => Type::Unknown,
+        Op::Wait if starts_with_list(args) => {
+            Type::Tuple(operands.iter().map(|&id| graph.type_of(id).clone()).collect())
+        }
         Op::Wait => first(),
         Op::Collective(collective) => collective_type(graph, collective, args, operands),
         Op::Call(target) => match split_target(graph.text(target)) {

@@ -256,6 +256,8 @@ pub fn effects(graph: &Graph, id: NodeId) -> Effects {
     match node.op {
         Op::Input => Effects::pure(),
         Op::Output => Effects::alias(Alias::Fresh),
+        // The tensors of the list are those that are waited for.
+        Op::Wait if graph.waits_for_list(id) => Effects::alias(Alias::Any),
         Op::Wait => Effects::alias(Alias::Of(0)),
         Op::Collective(collective) => collective_effects(graph, id, collective.variant),
         Op::Call(target) => {

@@ -98,6 +98,9 @@ pub(super) fn only_wait(graph: &Graph, readers: &Readers, id: NodeId) -> Result<
     if let Some(by) = early {
         return Err(Reason::ReadBeforeWait { by: graph.name_of(by).to_owned() });
     }
+    if graph.waits_for_list(wait) {
+        return Err(Reason::WaitedInList { wait: graph.name_of(wait).to_owned() });
+    }
     if graph.node(wait).region != graph.node(id).region {
         return Err(Reason::RegionBorder);
     }

@@ -28,6 +28,11 @@ pub enum Reason {
         /// How many.
         waits: usize,
     },
+    /// Its wait is for a list, with others.
+    WaitedInList {
+        /// The wait.
+        wait: String,
+    },
     /// Something reads or views it before its wait.
     ReadBeforeWait {
         /// The reader.
@@ -95,6 +100,7 @@ impl Reason {
             Self::UnevenSplits => "uneven splits",
             Self::NoWait => "no wait in sight",
             Self::WaitedTwice { .. } => "waited twice",
+            Self::WaitedInList { .. } => "waited in a list",
             Self::ReadBeforeWait { .. } => "read before wait",
             Self::RegionBorder => "region border",
             Self::InLoop => "in loop",
@@ -127,6 +133,7 @@ impl std::fmt::Display for Reason {
             Self::UnevenSplits => f.write_str("does not exchange equally much, known beforehand, with every rank"),
             Self::NoWait => f.write_str("no wait in sight: its result leaves the graph before it is valid"),
             Self::WaitedTwice { waits } => write!(f, "{waits} nodes wait for it; `dedupe-waits` makes them one"),
+            Self::WaitedInList { wait } => write!(f, "`{wait}` waits for it in a list, with others"),
             Self::ReadBeforeWait { by } => write!(f, "`{by}` takes it before its wait"),
             Self::RegionBorder => f.write_str("its wait is in another region"),
             Self::InLoop => f.write_str("is in a loop body, and `in_loops` is off"),

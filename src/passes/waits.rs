@@ -4,7 +4,7 @@
 //! order stands before all readers of all of them, so it serves; the others go, and their readers read it instead. A
 //! wait inside a region serves only nodes of that region. A wait is for all that was started on its storage, so one that
 //! stands below a later start on the same storage, in place or with `out`, is not the same wait. Nor does one go that a
-//! hard order edge puts below the earliest. Cost: linear.
+//! hard order edge puts below the earliest. Waits for lists stay, and stand for no other. Cost: linear.
 
 use super::control::{Tied, move_control_to};
 use crate::ir::{Dependencies, Graph, NodeId, Op, Variant};
@@ -25,7 +25,7 @@ pub fn dedupe_waits(graph: &mut Graph) -> usize {
             *operand = replaced_by[operand.index()].unwrap_or(*operand);
         }
         let waited = match (graph.node(id).op, graph.operands(id)) {
-            (Op::Wait, &[waited]) => waited,
+            (Op::Wait, &[waited]) if !graph.waits_for_list(id) => waited,
             _ => {
                 kept.push(id);
                 continue;

@@ -198,17 +198,18 @@ impl<'g> Machine<'g> {
     }
 
     fn wait(&mut self, id: NodeId, rank: usize) -> Result<Value, Fault> {
-        let mut value = None;
-        for (nth, &operand) in self.graph.operands(id).iter().enumerate() {
+        let mut values = Vec::new();
+        for &operand in self.graph.operands(id) {
             let call = Call::new(self.graph, id, &mut self.ranks[rank], &self.symbols);
             let waited = call.value_of(operand)?.clone();
             let memory = &mut self.ranks[rank].memory;
             waited.for_each_tensor(&mut |tensor| memory.land(Some(tensor.storage)));
-            if nth == 0 {
-                value = Some(waited);
-            }
+            values.push(waited);
         }
-        value.ok_or_else(|| Fault::misfit("there is nothing to wait for"))
+        if self.graph.waits_for_list(id) {
+            return Ok(Value::Tuple(values));
+        }
+        values.into_iter().next().ok_or_else(|| Fault::misfit("there is nothing to wait for"))
     }
 
     fn call(&mut self, id: NodeId, rank: usize) -> Result<Value, Fault> {

@@ -77,7 +77,7 @@ impl Player<'_, '_, '_> {
         let graph = self.graph;
         let &base = graph.operands(node).first()?;
         match graph.node(node).op {
-            Op::Wait => Some((base, layout.clone())),
+            Op::Wait if !graph.waits_for_list(node) => Some((base, layout.clone())),
             Op::Call(target) => {
                 let args = graph.args_of(node);
                 let (_, operator, _) = split_target(graph.text(target));

@@ -87,6 +87,11 @@ pub(super) fn meaning(graph: &mut Graph, target: &str, args: Args, operand: &dyn
         {
             return Meaning { op: Op::Wait, args, opaque_group: None };
         }
+        if base == "wait_tensors"
+            && let Some(args) = list_wait_arguments(&args)
+        {
+            return Meaning { op: Op::Wait, args, opaque_group: None };
+        }
         if let Some(form) = torch_collective(base) {
             let legacy = namespace == "c10d_functional";
             let found = legacy.then(|| collective(graph, form, true, &args, operand)).flatten();
@@ -109,6 +114,14 @@ fn wait_arguments(args: &Args) -> Option<Args> {
     let value = args.positional.first().or_else(|| args.keyword.first().map(|(_, value)| value))?;
     let only = args.positional.len() + args.keyword.len() == 1 && matches!(value, Arg::Operand(_));
     only.then(|| Args::positional(vec![value.clone()]))
+}
+
+/// A list of values, or a value that is one.
+fn list_wait_arguments(args: &Args) -> Option<Args> {
+    let list = args.positional.first().or_else(|| args.keyword.first().map(|(_, value)| value))?;
+    let some = !matches!(list, Arg::List(items) | Arg::Tuple(items) if items.is_empty());
+    let only = args.positional.len() + args.keyword.len() == 1 && some && is_operands(list);
+    only.then(|| Args::positional(vec![list.clone()]))
 }
 
 /// Arguments by parameter.

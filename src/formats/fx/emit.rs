@@ -171,7 +171,9 @@ pub(super) fn write_right_side(out: &mut String, graph: &Graph, id: NodeId) -> R
         Op::Wait => {
             let of_legacy = graph.operands(id).first().and_then(|&started| graph.collective(started));
             let legacy = of_legacy.is_some_and(|collective| legacy_group(graph, collective.group).is_some());
-            let _ = write!(out, "torch.ops.{}.wait_tensor.default(", namespace(legacy));
+            let of_list = graph.operands(id).first().is_some_and(|&of| matches!(graph.type_of(of), Type::Tuple(_)));
+            let plural = if of_list || graph.waits_for_list(id) { "s" } else { "" };
+            let _ = write!(out, "torch.ops.{}.wait_tensor{plural}.default(", namespace(legacy));
             write_args(out, graph, id, graph.args_of(id))?;
             out.push(')');
             Ok(())

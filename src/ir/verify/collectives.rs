@@ -10,13 +10,27 @@ use crate::ir::types::{Dim, TensorType, Type};
 
 /// Checks that a wait makes what it waits for, as far as both are known.
 pub(super) fn check_wait(graph: &Graph, id: NodeId, errors: &mut Vec<VerifyError>) {
-    let &[waited, ..] = graph.operands(id) else { return };
-    if let (Some(expected), Some(found)) = (graph.tensor(waited), graph.tensor(id))
-        && !compatible(expected, found)
-    {
-        let (node, waited) = (graph.name_of(id).to_owned(), graph.name_of(waited).to_owned());
-        let (found, expected) = (found.to_string(), expected.to_string());
-        errors.push(VerifyError::WaitType { node, waited, found, expected });
+    let operands = graph.operands(id);
+    let &[waited, ..] = operands else { return };
+    let mut check = |waited: NodeId, found: Option<&TensorType>| {
+        if let (Some(expected), Some(found)) = (graph.tensor(waited), found)
+            && !compatible(expected, found)
+        {
+            let (node, waited) = (graph.name_of(id).to_owned(), graph.name_of(waited).to_owned());
+            let (found, expected) = (found.to_string(), expected.to_string());
+            errors.push(VerifyError::WaitType { node, waited, found, expected });
+        }
+    };
+    match graph.type_of(id) {
+        _ if !graph.waits_for_list(id) => check(waited, graph.tensor(id)),
+        Type::Unknown => {}
+        Type::Tuple(parts) if parts.len() == operands.len() => {
+            operands.iter().zip(parts).for_each(|(&waited, part)| check(waited, part.as_tensor()));
+        }
+        found => {
+            let (node, found) = (graph.name_of(id).to_owned(), found.to_string());
+            errors.push(VerifyError::WaitList { node, found, expected: operands.len() });
+        }
     }
 }
 

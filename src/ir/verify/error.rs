@@ -29,6 +29,8 @@ pub enum VerifyError {
     WaitForNothing { node: String },
     #[error("wait `{node}` makes {found} of `{waited}`, which is {expected}; expected the same")]
     WaitType { node: String, waited: String, found: String, expected: String },
+    #[error("`{node}` waits for a list and is {found}; expected a list of {expected}")]
+    WaitList { node: String, found: String, expected: usize },
     #[error("region {index} `{label}` has a parent that does not stand before it")]
     RegionParent { label: String, index: usize },
     #[error("region `{label}` lies inside more than {} others", super::MAX_DEPTH)]

@@ -56,7 +56,9 @@ impl Walk<'_> {
                 for operand in graph.operands(id) {
                     self.set_pending(self.of[operand.index()], None);
                 }
-                if let Some(first) = graph.operands(id).first() {
+                if graph.waits_for_list(id) {
+                    self.of[id.index()] = self.list(graph.operands(id));
+                } else if let Some(first) = graph.operands(id).first() {
                     self.of[id.index()] = self.of[first.index()];
                 }
             }
@@ -91,19 +93,20 @@ impl Walk<'_> {
                 out
             }
         };
-        // Lists hold no lists: a tuple among the operands is at fault, and following it could take forever.
+        let list = self.list(&written);
+        self.set_pending(list, Some(id));
+        match (list, self.lists.last().map(Vec::as_slice)) {
+            (_, Some(&[one])) if !collective.coalesced => one,
+            _ => list,
+        }
+    }
+
+    /// The storages of several nodes as a list. Lists hold no lists: a tuple among the operands is at fault, and following
+    /// it could take forever.
+    fn list(&mut self, nodes: &[NodeId]) -> Storages {
         let flat = |storages| if matches!(storages, Storages::List(_)) { Storages::default() } else { storages };
-        let storages: Vec<_> = written.iter().map(|node| flat(self.of[node.index()])).collect();
-        for &each in &storages {
-            self.set_pending(each, Some(id));
-        }
-        match storages.as_slice() {
-            [one] if !collective.coalesced => *one,
-            _ => {
-                self.lists.push(storages);
-                Storages::List(self.lists.len() as u32 - 1)
-            }
-        }
+        self.lists.push(nodes.iter().map(|node| flat(self.of[node.index()])).collect());
+        Storages::List(self.lists.len() as u32 - 1)
     }
 
     fn call(&mut self, id: NodeId, target: &str, errors: &mut Vec<VerifyError>) {

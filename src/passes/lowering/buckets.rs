@@ -232,7 +232,10 @@ fn taken_apart(facts: &Facts<'_>, launch: NodeId, rows: u64, members: &[Member])
     flat(launch)
         && facts.readers(launch).iter().all(|&reader| {
             shape_only(&reader)
-                || (graph.node(reader).op == Op::Wait && graph.operands(reader).len() == 1 && parts(reader))
+                || (graph.node(reader).op == Op::Wait
+                    && graph.operands(reader).len() == 1
+                    && !graph.waits_for_list(reader)
+                    && parts(reader))
         })
 }
 

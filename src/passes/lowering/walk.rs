@@ -224,6 +224,10 @@ impl<'g> Walk<'g> {
             }
         }
         self.report.waits_dropped += usize::from(!any);
+        if self.graph.waits_for_list(id) {
+            let parts = self.graph.operands(id).iter().map(|&operand| self.value(operand)).collect();
+            return Ok(self.tuple(parts));
+        }
         Ok(self.graph.operands(id).first().map_or(Value::Nothing, |&operand| self.value(operand)))
     }
 

@@ -110,6 +110,10 @@ impl Tracer {
                 self.outputs(graph, id, traced);
                 return Shape::Unknown(0);
             }
+            Op::Wait if graph.waits_for_list(id) => {
+                let parts = graph.operands(id).iter().map(|operand| traced.shapes[operand.index()].clone());
+                parts.collect::<Option<_>>().map(Shape::Tuple)
+            }
             Op::Wait => first(),
             Op::Collective(_) | Op::Call(_) => {
                 let mut node = Node::new(self, (graph, symbols), id, &traced.shapes, &mut traced.literals);
