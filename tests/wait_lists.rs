@@ -167,6 +167,16 @@ fn collectives_that_are_waited_for_in_a_list_are_left_alone_and_say_so() {
 }
 
 #[test]
+fn a_collective_that_is_waited_for_in_a_list_does_not_stand_for_its_twin() {
+    let text = "x = input f32[4]\ng = all_gather(x, G:2) : f32[8]; w = wait([g]) : (f32[8],)\n\
+                h = all_gather(x, G:2) : f32[8]; v = wait(h) : f32[8]\noutput(getitem(w, 0), v)";
+    let before = parse(text).unwrap();
+    let mut after = before.clone();
+    "dedupe-collectives".parse::<Pipeline>().unwrap().run(&mut after).unwrap();
+    assert_eq!(print(&after), print(&before));
+}
+
+#[test]
 fn a_wait_for_a_list_of_another_type_or_below_a_reader_is_an_error() {
     let errors = |text: &str| verify(&parse(text).unwrap()).unwrap_err().to_string();
     let wrong = NATIVE.replace("(f32[8], f32[4], bf16[8])\n", "(f32[8], f32[5], bf16[8])\n");

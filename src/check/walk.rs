@@ -229,7 +229,7 @@ impl<'g> Walk<'g, '_> {
         match graph.node(id).op {
             Op::Input => self.input(id, position),
             Op::Output => self.output(id),
-            Op::Wait => self.wait(id),
+            Op::Wait => self.wait(id, position),
             Op::Collective(collective) => self.collective(id, position, collective),
             Op::Call(target) => self.call(id, position, target),
         }
@@ -291,11 +291,11 @@ impl<'g> Walk<'g, '_> {
         Ok(())
     }
 
-    fn wait(&mut self, id: NodeId) -> Step {
+    fn wait(&mut self, id: NodeId, position: usize) -> Step {
         let graph = self.found.graph;
         let Some(&first) = graph.operands(id).first() else { return fault(id, "waits for nothing") };
         if graph.waits_for_list(id) {
-            return self.wait_for_list(id);
+            return self.wait_for_list(id, position);
         }
         for pending in self.in_flight_of(first) {
             self.found.pending[pending as usize].waited = true;
@@ -312,7 +312,7 @@ impl<'g> Walk<'g, '_> {
     }
 
     /// A list of what is waited for, each as it is.
-    fn wait_for_list(&mut self, id: NodeId) -> Step {
+    fn wait_for_list(&mut self, id: NodeId, position: usize) -> Step {
         let operands = self.found.graph.operands(id);
         let mut places = Vec::new();
         for &operand in operands {
@@ -324,14 +324,16 @@ impl<'g> Walk<'g, '_> {
             }
             places.extend(self.memory.place(operand));
         }
-        if places.len() == operands.len() {
+        // What is written later has memory; what is not has the value that it has now.
+        if self.memory.is_live(id, position) {
+            if places.len() != operands.len() {
+                return undecided(id, "waits for a list of which some is in memory that is not followed");
+            }
             let place = self.context.intern(Value::Tuple(places));
             self.memory.set_place(id, place);
-        } else if !places.is_empty() {
-            return undecided(id, "waits for values of which some are written and some are not");
         }
-        let vals = operands.iter().map(|operand| self.found.vals[operand.index()]).collect();
-        let val = self.context.intern(Value::Tuple(vals));
+        let vals: Step<Vec<Val>> = operands.iter().map(|&operand| self.read(operand, id)).collect();
+        let val = self.context.intern(Value::Tuple(vals?));
         self.set(id, val);
         Ok(())
     }

@@ -234,7 +234,7 @@ fn leave_out(graph: &mut Graph, choices: &mut Choices<'_>) -> Option<NodeId> {
 }
 
 fn leave_out_wait(graph: &mut Graph, choices: &mut Choices<'_>) -> Option<NodeId> {
-    let id = choices.pick(&nodes(graph, |id| graph.node(id).op == Op::Wait))?;
+    let id = choices.pick(&nodes(graph, |id| graph.node(id).op == Op::Wait && !graph.waits_for_list(id)))?;
     let instead = graph.operands(id)[0];
     remove(graph, id, instead);
     Some(id)

@@ -43,7 +43,7 @@ impl Default for GraphOptions {
 pub type Step = (u8, u16, u16, u16);
 
 /// Kinds of steps are below this.
-pub const STEP_KINDS: u8 = 116;
+pub const STEP_KINDS: u8 = 118;
 
 /// The graph of a list of steps.
 #[must_use]
@@ -233,6 +233,7 @@ impl Grower {
             110 => self.wait_again(a),
             111..=112 => self.gather_again(a),
             113..=115 => self.wait_all_here(),
+            116..=117 => self.wait_list(a),
             _ => self.pointwise(a, b, c),
         }
     }

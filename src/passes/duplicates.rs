@@ -84,13 +84,14 @@ fn resolve(replaced_by: &mut [Option<NodeId>]) {
     }
 }
 
-/// By arena index of a collective: its wait, if that is its only reader.
+/// By arena index of a collective: its wait, if that is its only reader and for it alone.
 fn single_waits(graph: &Graph) -> Vec<Option<NodeId>> {
     let mut waits = vec![None; graph.arena_len()];
     let mut others = vec![false; graph.arena_len()];
     for &id in graph.order() {
         for &operand in graph.operands(id) {
-            if graph.node(id).op == Op::Wait && waits[operand.index()].is_none() {
+            let waits_for_it = graph.node(id).op == Op::Wait && !graph.waits_for_list(id);
+            if waits_for_it && waits[operand.index()].is_none() {
                 waits[operand.index()] = Some(id);
             } else {
                 others[operand.index()] = true;

@@ -375,7 +375,12 @@ impl<'a> Machine<'a> {
                 _ => {}
             }
         }
-        let value = self.value(rank, self.graph.operands(id)[0]).clone();
+        let mut values = self.graph.operands(id).iter().map(|&operand| self.value(rank, operand).clone());
+        let value = if self.graph.waits_for_list(id) {
+            Value::Tuple(values.collect())
+        } else {
+            values.next().expect("a wait waits for something")
+        };
         let mut waited = Vec::new();
         storages(&value, &mut waited);
         waited.into_iter().for_each(|storage| self.land(rank, Some(storage)));

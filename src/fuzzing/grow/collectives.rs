@@ -118,6 +118,23 @@ impl Grower {
         }
     }
 
+    /// One wait for up to three, as a list.
+    pub(super) fn wait_list(&mut self, a: u16) {
+        let mut values = self.pending();
+        values.truncate(1 + usize::from(a % 3));
+        if values.is_empty() {
+            return;
+        }
+        let ids: Vec<NodeId> = values.iter().map(|value| value.id).collect();
+        let list = Arg::List((0..ids.len() as u32).map(Arg::Operand).collect());
+        let id = self.node(Op::Wait, "w", Args::positional(vec![list]), &ids, None);
+        for (index, value) in values.iter().enumerate() {
+            let element = self.call("getitem", vec![Arg::Int(index as i64)], &[id], None);
+            self.storages[value.storage].pending = false;
+            self.keep(element, value.storage);
+        }
+    }
+
     pub(super) fn wait_all(&mut self) {
         while let Some(value) = self.pending().first().cloned() {
             self.wait(&value);
