@@ -170,6 +170,12 @@ impl Walk<'_, '_> {
     /// The operand whose memory a node's value is in, or its own memory.
     fn base(&mut self, id: NodeId) -> Result<NodeId, Root> {
         let graph = self.found.graph;
+        // What a wait for a list hands on is what it waited for.
+        let list = graph.operands(id).first().copied().filter(|&list| graph.waits_for_list(list));
+        let element = list.zip(element_index(graph, id));
+        if let Some(&waited) = element.and_then(|(list, index)| graph.operands(list).get(index as usize)) {
+            return Ok(waited);
+        }
         let own = Err((id, None));
         let index = match self.found.effects.get(id).alias {
             Alias::Of(index) => index as usize,
