@@ -1,6 +1,7 @@
 //! One rank's memory: the arenas of the plan, and buffers for what the caller gives.
 
-use super::{RunError, copy, kernels};
+use super::copy::{copy_elements, gathered, scattered};
+use super::{RunError, kernels};
 use crate::check::eval::{Output, OutputTensor};
 use crate::program::{BufferKind, Layout, Made, Operand, Program, Range, Segment, StepKind, View};
 use crate::runtime::{ALIGN_BYTES, Arena, Backend, Buffer, BufferError};
@@ -98,12 +99,12 @@ impl<'a> Memory<'a> {
         let moved = if from.overlaps(&to) {
             // Elements are apart, but the ranges around them are not.
             let bytes = from.read().map_err(fault)?.to_vec();
-            copy::copy(&bytes, from_layout, &mut to.write().map_err(fault)?, to_layout)
+            copy_elements(&bytes, from_layout, &mut to.write().map_err(fault)?, to_layout)
         } else {
             let (source, mut target) = (from.read().map_err(fault)?, to.write().map_err(fault)?);
-            copy::copy(&source, from_layout, &mut target, to_layout)
+            copy_elements(&source, from_layout, &mut target, to_layout)
         };
-        moved.map_err(|reason| RunError::Unsupported { node: node.to_owned(), reason })
+        moved.map_err(|error| RunError::copy(node, &error))
     }
 
     pub fn zero(&self, node: &str, range: Range) -> Result<(), RunError> {
@@ -169,7 +170,7 @@ impl<'a> Memory<'a> {
             dtype: layout.dtype,
             sizes: sizes(&layout.shape),
             strides: sizes(&layout.strides),
-            bytes: copy::gathered(&held, layout),
+            bytes: gathered(&held, layout).map_err(|error| RunError::copy(node, &error))?,
             device: self.program.buffer(view.buffer).device.as_deref().map(Into::into),
             pending: false,
         })
@@ -184,8 +185,8 @@ impl<'a> Memory<'a> {
                 if tensor.dtype == layout.dtype && same {
                     let held = part.write();
                     let mut held = held.map_err(|error| RunError::buffer(format!("`{node}`"), error))?;
-                    copy::scattered(&tensor.bytes, &mut held, layout);
-                    return Ok(());
+                    let done = scattered(&tensor.bytes, &mut held, layout);
+                    return done.map_err(|error| RunError::copy(node, &error));
                 }
                 format!("{}{:?}", tensor.dtype.short_name(), tensor.sizes)
             }

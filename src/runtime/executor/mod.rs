@@ -34,6 +34,7 @@ mod tensor_file;
 mod times;
 mod trace;
 
+pub use copy::{CopyError, copy_elements};
 pub use kernels::{ComputeStep, Kernels, Reference, seeded_inputs};
 pub use tensor_file::{
     OutputFileError, TensorFault, TensorFile, TensorFileError, check_outputs, output_names, to_safetensors,
@@ -116,6 +117,10 @@ impl From<EvalError> for RunError {
 impl RunError {
     fn comm(node: &str, error: CommError) -> Self {
         Self::Comm { node: node.to_owned(), error: Box::new(error) }
+    }
+
+    fn copy(node: &str, error: &CopyError) -> Self {
+        Self::Unsupported { node: node.to_owned(), reason: error.to_string() }
     }
 
     fn buffer(what: impl Into<String>, error: BufferError) -> Self {

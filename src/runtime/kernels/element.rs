@@ -22,6 +22,10 @@ pub trait Element: Copy {
 pub trait Real: Element {
     /// The nearest value of the dtype.
     fn nearest(value: f64) -> Self;
+    /// The same number.
+    fn wide(self) -> f64;
+    /// What [`store`](Element::store) rounds to the nearest value of the dtype.
+    fn unrounded(value: f64) -> Self;
 }
 
 /// What integers and bools have besides.
@@ -76,7 +80,18 @@ macro_rules! floats {
         }
 
         impl Real for $float {
+            #[inline(always)]
             fn nearest(value: f64) -> Self {
+                value as $float
+            }
+
+            #[inline(always)]
+            fn wide(self) -> f64 {
+                self.into()
+            }
+
+            #[inline(always)]
+            fn unrounded(value: f64) -> Self {
                 value as $float
             }
         }
@@ -131,8 +146,19 @@ macro_rules! halves {
         }
 
         impl Real for $name {
+            #[inline(always)]
             fn nearest(value: f64) -> Self {
                 Self($widen($narrow(value as f32)))
+            }
+
+            #[inline(always)]
+            fn wide(self) -> f64 {
+                self.0.into()
+            }
+
+            #[inline(always)]
+            fn unrounded(value: f64) -> Self {
+                Self(value as f32)
             }
         }
     )*};

@@ -9,20 +9,29 @@ pub fn from_bf16(bits: u16) -> f32 {
 /// Rounded to nearest, ties to even. Every NaN becomes the canonical one.
 #[inline(always)]
 pub fn to_bf16(value: f32) -> u16 {
+    (round_bf16(value) >> 16) as u16
+}
+
+/// The bits of the same as `f32`, with a lower half of any bits.
+#[inline(always)]
+pub fn round_bf16(value: f32) -> u32 {
     let bits = value.to_bits();
-    let rounded = bits.wrapping_add(0x7fff + (bits >> 16 & 1)) >> 16;
-    if value.is_nan() { 0x7fc0 } else { rounded as u16 }
+    let rounded = bits.wrapping_add(0x7fff + (bits >> 16 & 1));
+    if value.is_nan() { 0x7fc0_0000 } else { rounded }
 }
 
 /// The bits of an `f16` as `f32`; exact.
 #[inline(always)]
 pub fn from_f16(bits: u16) -> f32 {
     let magnitude = u32::from(bits & 0x7fff) << 13;
-    // The exponent's bias differs by 112; a product with 2^112 moves subnormals too.
-    let scaled = (f32::from_bits(magnitude) * f32::from_bits((127 + 112) << 23)).to_bits();
+    // The exponent's bias differs by 112.
+    let normal = magnitude + (112 << 23);
+    // Subnormals are whole numbers of 2^-24; as `f32` they are normal, and no slow arithmetic of subnormals is met.
+    let subnormal = (i32::from(bits & 0x3ff) as f32 * f32::from_bits((127 - 24) << 23)).to_bits();
     // Exponent 31, infinity and NaN, becomes 255.
     let special = magnitude | 0x7f80_0000;
-    let bits_abs = if bits & 0x7c00 == 0x7c00 { special } else { scaled };
+    let finite = if bits & 0x7c00 == 0 { subnormal } else { normal };
+    let bits_abs = if bits & 0x7c00 == 0x7c00 { special } else { finite };
     f32::from_bits(bits_abs | u32::from(bits & 0x8000) << 16)
 }
 

@@ -1,8 +1,14 @@
-//! Loops over elements: the steps of a reduction. Plain loops, compiled for several instruction sets of which the
-//! processor's best is taken at run time: worth 2 to 4 times for floats of two bytes.
+//! Loops over elements: the steps of a reduction, conversions and moves. Plain loops, those that calculate compiled for
+//! several instruction sets of which the processor's best is taken at run time: worth 2 to 4 times for floats of two
+//! bytes.
 
+mod convert;
 mod element;
 mod half;
+mod strided;
+
+pub use convert::convert;
+pub use strided::{Loop, Plane, move_elements};
 
 use super::call::Reduction;
 use crate::ir::{DType, ReduceOp};
