@@ -2,10 +2,17 @@
 //!
 //! `cargo bench --bench runtime` prints, for an all-reduce of f32 in place on 2 ranks, the median and best time of a
 //! call and the time of a memcpy of as many bytes in the same run; then 200 small all-reduces one by one, in flight
-//! together, and as one block, with and without a link of 50 us. Names of parts run only those: `sizes`, `many`.
+//! together, and as one block, with and without a link of 50 us; then programs of 200 all-reduces as they came and
+//! bucketed. Names of parts run only those: `sizes`, `many`, `buckets`.
 
+mod all_reduces;
+
+use all_reduces::{Owner, bucketed_with, graph, lowered, mixed_bytes};
+use bucketeer::check::eval::step::StepResult;
 use bucketeer::ir::{DType, GlobalRank, ReduceOp};
-use bucketeer::runtime::local::{LocalOptions, LocalRank, run};
+use bucketeer::program::Program;
+use bucketeer::runtime::executor::{ComputeStep, Executor, RunError, seeded_inputs};
+use bucketeer::runtime::local::{LocalOptions, LocalRank, run, world};
 use bucketeer::runtime::{Backend, Buffer, CallOptions, Group, Operands};
 use std::time::{Duration, Instant};
 
@@ -17,6 +24,9 @@ fn main() {
     }
     if runs("many") {
         many();
+    }
+    if runs("buckets") {
+        buckets();
     }
 }
 
@@ -88,7 +98,7 @@ fn many() {
     println!("\nmedian (best) ms");
     println!("{:16} {:>6} {:>16} {:>16} {:>16}", "200 all-reduces", "link", "one by one", "in flight", "one block");
     for (name, bytes) in
-        [("4 KiB each", vec![4 << 10; 200]), ("64 KiB each", vec![64 << 10; 200]), ("mixed to 1 MiB", mixed())]
+        [("4 KiB each", vec![4 << 10; 200]), ("64 KiB each", vec![64 << 10; 200]), ("mixed to 1 MiB", mixed_bytes())]
     {
         for link in [None, Some("alpha=50us,beta=10GB/s")] {
             let options =
@@ -105,11 +115,6 @@ fn many() {
             println!("{name:16} {label:>6} {:>16} {:>16} {:>16}", times[0], times[1], times[2]);
         }
     }
-}
-
-/// Sizes from 1 KiB to 1 MiB, 29 MiB in all, by a fixed rule.
-fn mixed() -> Vec<u64> {
-    (0..200u64).map(|index| 1024 + (index * 7919 % 200) * (index * 104_729 % 200) * 15 * 1024 / 1000 / 4 * 4).collect()
 }
 
 fn launch(rank: &LocalRank, group: &Group, buffers: &[Buffer], way: Way) -> Duration {
@@ -131,4 +136,75 @@ fn launch(rank: &LocalRank, group: &Group, buffers: &[Buffer], way: Way) -> Dura
         work.wait(None).expect("a sum");
     }
     start.elapsed()
+}
+
+/// Ways to bucket, as options of `bucket-all-reduce`. Coalesced: one launch of several tensors, with no buffer for all.
+const FORMS: [&str; 4] = ["cap=none", "cap=1MiB", "cap=none,mode=coalesced", "cap=1MiB,mode=coalesced"];
+
+/// Programs of 200 all-reduces of f32 on 2 ranks, as they came and bucketed. They take turns; the time of a turn is that of
+/// the slower rank, compute steps (copies here) included.
+fn buckets() {
+    println!("\n200 all-reduces as a program: best (median) ms as they came, and that over the time of each form");
+    print!("{:14} {:7} {:>5} {:>14}", "", "values", "link", "as they came");
+    FORMS.iter().for_each(|form| print!(" {:>18}", form.replace("mode=coalesced", "coal.")));
+    println!();
+    for (name, bytes) in [("4 KiB each", vec![4 << 10; 200]), ("mixed to 1 MiB", mixed_bytes())] {
+        for (owner, link) in [(Owner::Caller, None), (Owner::Graph, None), (Owner::Caller, Some("alpha=50us"))] {
+            let came = graph(&bytes, DType::F32, owner);
+            let mut programs = vec![lowered(&came)];
+            programs.extend(FORMS.iter().map(|form| lowered(&bucketed_with(&came, form))));
+            assert_eq!((programs[0].launches(), programs[1].launches()), (200, 1));
+            let options =
+                LocalOptions { link: link.map(|text| text.parse().expect("a link")), ..LocalOptions::default() };
+            let times = in_turn(&options, &programs);
+            let cell = |(best, median): (f64, f64)| format!("{best:.2} ({median:.2})");
+            let values = if owner == Owner::Caller { "caller" } else { "graph" };
+            print!("{name:14} {values:7} {:>5} {:>14}", link.map_or("none", |_| "50us"), cell(times[0]));
+            times[1..].iter().for_each(|time| print!(" {:>18}", cell((times[0].0 / time.0, times[0].1 / time.1))));
+            println!();
+        }
+    }
+}
+
+/// Runs programs in turn on 2 ranks, each in a world of its own: best and median ms of each.
+fn in_turn(options: &LocalOptions, programs: &[Program]) -> Vec<(f64, f64)> {
+    let mut ranks: [Vec<LocalRank>; 2] = [Vec::new(), Vec::new()];
+    for _ in programs {
+        let world = world(2, options.clone()).expect("a world");
+        ranks.iter_mut().zip(world).for_each(|(ranks, rank)| ranks.push(rank));
+    }
+    let times: Vec<Vec<Vec<f64>>> = std::thread::scope(|scope| {
+        let threads = ranks.map(|ranks| scope.spawn(move || turns(&ranks, programs)));
+        threads.into_iter().map(|thread| thread.join().expect("no panic")).collect()
+    });
+    let slower = |(a, b): (&Vec<f64>, &Vec<f64>)| {
+        let mut slower: Vec<f64> = a.iter().zip(b).map(|(a, b)| a.max(*b)).collect();
+        let median = median(&mut slower);
+        (slower[0], median)
+    };
+    times[0].iter().zip(&times[1]).map(slower).collect()
+}
+
+/// How long each program takes on one rank, in ms, turn by turn. All give the same.
+fn turns(ranks: &[LocalRank], programs: &[Program]) -> Vec<Vec<f64>> {
+    ranks[0].pin();
+    let group = ranks[0].new_group("turns", &[GlobalRank(0), GlobalRank(1)]).expect("a group of both");
+    let inputs = seeded_inputs(&programs[0], ranks[0].rank(), 0).expect("they are small");
+    let executor = |(rank, program)| Executor::new(program, rank).expect("there is memory");
+    let mut executors: Vec<_> = ranks.iter().map(|rank| rank as &dyn Backend).zip(programs).map(executor).collect();
+    let mut copy =
+        |step: &ComputeStep<'_>| Ok::<_, RunError>(StepResult { made: step.operands[0].clone(), written: Vec::new() });
+    let mut times = vec![Vec::new(); programs.len()];
+    for _ in 0..25 {
+        let mut expected = None;
+        for (executor, times) in executors.iter_mut().zip(&mut times) {
+            ranks[0].barrier(&group, &CallOptions::blocking()).expect("both are there");
+            let run = executor.run(&inputs, &mut copy).expect("it runs");
+            times.push(run.times.total.as_secs_f64() * 1e3);
+            assert!(run.outputs == *expected.get_or_insert_with(|| run.outputs.clone()));
+        }
+    }
+    ranks[0].barrier(&group, &CallOptions::blocking()).expect("both are there");
+    // The first runs meet memory that was never touched.
+    times.into_iter().map(|mut times| times.split_off(2)).collect()
 }
