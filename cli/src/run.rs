@@ -23,6 +23,12 @@ use std::time::Duration;
 /// The names of the two runs.
 const NAMES: [&str; 2] = ["as it came", "bucketed"];
 
+/// Runs of each from which on a loss is more than noise.
+const MIN_REPEATS: u32 = 3;
+
+/// How much longer communication may take bucketed before we say so.
+const LOSS: f64 = 1.05;
+
 /// All ranks' runs of the graph as it came, and of the bucketed one.
 type Both = [Vec<Run>; 2];
 
@@ -310,6 +316,19 @@ fn difference([before, after]: &Both) -> Option<(usize, usize)> {
     })
 }
 
+/// What to say where bucketing made communication slower: waiting for calls, packs, unpacks and other copies.
+fn loss(before: Times, after: Times) -> Option<String> {
+    let moving = |times: Times| times.exposed + times.pack.time + times.unpack.time + times.copy.time;
+    let [before, after] = [before, after].map(|times| moving(times).as_secs_f64() * 1000.0);
+    (after > before * LOSS).then(|| {
+        format!(
+            "  bucketing does not pay here: waits and copies take {after:.2} ms, {before:.2} ms as it came. Between these \
+             ranks a call costs less than copying its members; --pipeline with mode=coalesced packs nothing, smaller \
+             caps copy within the cache, and --link plays a network"
+        )
+    })
+}
+
 fn report(
     job: &Job,
     graph: &Graph,
@@ -364,6 +383,11 @@ fn report(
         ratio(|times| times.exposed),
         ratio(|times| times.total)
     ));
+    if job.repeat >= MIN_REPEATS
+        && let Some(line) = loss(slowest(before), slowest(after))
+    {
+        lines.push(line);
+    }
     if let Some(scaling) = scaling {
         lines.push(format!("  at 1/{} of the bytes", scaling.bytes_before / scaling.bytes_after.max(1)));
     }
@@ -383,4 +407,22 @@ fn report(
         }
     };
     (lines.join("\n") + "\n", verdict)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bucketeer::runtime::executor::StepKindTimes;
+
+    #[test]
+    fn a_loss_of_more_than_five_in_a_hundred_is_said() {
+        let times = |exposed: u64, copies: u64| {
+            let each = StepKindTimes { steps: 1, time: Duration::from_micros(copies) };
+            Times { exposed: Duration::from_micros(exposed), pack: each, unpack: each, copy: each, ..Times::default() }
+        };
+        assert_eq!(loss(times(700, 100), times(750, 100)), None);
+        assert_eq!(loss(times(700, 100), times(0, 0)), None);
+        let said = loss(times(700, 100), times(451, 200)).unwrap_or_default();
+        assert!(said.contains("does not pay here: waits and copies take 1.05 ms, 1.00 ms as it came"), "{said}");
+    }
 }
