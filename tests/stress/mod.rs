@@ -1,0 +1,10 @@
+//! Runs under random delays, with values that are known: short in the tests, for as long as one likes in
+//! `benches/stress.rs`.
+
+#![allow(dead_code, unused_imports, reason = "each file uses a part")]
+
+mod buffers;
+mod groups;
+
+pub use buffers::{MEMBERS, fill, refill, reuse, sum};
+pub use groups::cross_group_order;
