@@ -103,8 +103,11 @@ fn kernels() {
     }
 }
 
-/// A kind of step: how many bytes each of its segments reads and writes.
-fn moved(program: &Program, is_kind: fn(&StepKind) -> bool) -> Vec<usize> {
+type IsKind = fn(&StepKind) -> bool;
+type TimeOf = fn(&Times) -> Duration;
+
+/// How many bytes each segment of the steps of a kind reads and writes.
+fn moved(program: &Program, is_kind: IsKind) -> Vec<usize> {
     let bytes = |view: View| {
         let layout = program.layout(view.layout);
         layout.elements().expect("it is small") as usize * layout.dtype.bytes() as usize
@@ -142,7 +145,7 @@ fn steps() {
         let mut executor = Executor::new(&program, &rank).expect("there is memory");
         let inputs = seeded_inputs(&program, rank.rank(), 0).expect("they are small");
         let mut kernels = Reference::new(rank.rank(), 0);
-        let kinds: [(_, fn(&StepKind) -> bool, fn(&Times) -> Duration); 2] = [
+        let kinds: [(_, IsKind, TimeOf); 2] = [
             ("pack", |kind| matches!(kind, StepKind::Pack(_)), |times| times.pack.time),
             ("unpack", |kind| matches!(kind, StepKind::Unpack(_)), |times| times.unpack.time),
         ];
