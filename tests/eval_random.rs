@@ -27,7 +27,7 @@ fn settings() -> impl Strategy<Value = EvalOptions> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(96))]
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(96) })]
 
     #[test]
     fn random_graphs_are_evaluated_and_rewrites_change_nothing(

@@ -124,6 +124,16 @@ fn a_reduce_works_in_place_only_on_private_storage_without_a_later_reader() {
 }
 
 #[test]
+fn a_value_and_a_view_of_it_in_one_bucket_are_both_packed() {
+    let text = "x = input f32[4]; r = relu(x); s = slice(r, 0, 2); cat = aten.cat.default([s, r]) : f32[6]\n\
+                h = all_gather(cat, G1:4); w = wait(h); output(w)";
+    assert_eq!(checked(&graph(text), &LowerOptions::default()).1.realised, 0);
+    // Read by nobody else, the same value is made in its slot.
+    let apart = text.replace("s = slice(r, 0, 2)", "s = slice(neg(x), 0, 2)");
+    assert_eq!(checked(&graph(&apart), &LowerOptions::default()).1.realised, 1);
+}
+
+#[test]
 fn every_collective_has_its_lowering() {
     let text = "x = input f32[4,2]; y = input f32[4,2]; buf = input f32[8,2]; part = input f32[2,2]\n\
                 a = all_gather(x, G0:2); b = all_gather(x, G0:2, dim=1); c = reduce_scatter(x, avg, G0:2)\n\
@@ -278,6 +288,7 @@ fn programs_that_are_out_of_shape_are_refused_with_their_place() {
         ("wait s1", "wait s9", "not before it"),
         ("4 relu for 16", "5 relu for 16", "count"),
         ("f32[4] relu", "f32[40] relu", "beyond its buffer"),
+        ("f32[4] relu", "f32[2, 3][1, 1] relu", "it writes a place twice"),
         ("at 0:0", "at 7:0", "arena"),
         ("all_reduce sum", "all_reduce most", "a reduce op"),
         ("relu($0)", "relu($3)", "operand that is not there"),

@@ -45,7 +45,7 @@ fn lowers(graph: &Graph, options: &LowerOptions) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(192))]
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(192) })]
 
     #[test]
     fn random_graphs_are_lowered_and_proven(

@@ -104,7 +104,7 @@ impl Program {
     fn check_made(&self, made: &Made, depth: u32) -> Result {
         match made {
             Made::Nothing => Ok(()),
-            Made::Tensor(view) => self.check_view(*view),
+            Made::Tensor(view) => self.check_view(*view).and_then(|()| self.check_target(*view)),
             Made::Host(host) => ensure((host.0 as usize) < self.hosts.len(), "it makes a value that is not there"),
             Made::Tuple(items) => {
                 ensure(depth < 16, "tuples are nested too deeply")?;
@@ -117,7 +117,18 @@ impl Program {
         self.check_view(segment.from)?;
         self.check_view(segment.to)?;
         let (from, to) = (self.layout(segment.from.layout), self.layout(segment.to.layout));
-        ensure(from.shape == to.shape, "a segment's ends have different shapes")
+        ensure(from.shape == to.shape, "a segment's ends have different shapes")?;
+        self.check_target(segment.to)
+    }
+
+    /// No more elements are written than there are places, so that no step is longer than the memory it touches.
+    fn check_target(&self, to: View) -> Result {
+        let layout = self.layout(to.layout);
+        let written = layout.elements().and_then(|count| count.checked_mul(layout.dtype.bytes()));
+        ensure(
+            written.zip(layout.span_bytes()).is_some_and(|(written, span)| written <= span),
+            "it writes a place twice",
+        )
     }
 
     fn check_moves(&self, moves: &Moves) -> Result {

@@ -300,7 +300,11 @@ fn realise(facts: &Facts<'_>, plan: &mut Plan) {
             let member = bucket.members[nth];
             let producer = root(facts, member.node);
             let once = taken.get(&producer) == Some(&1) && !plan.absorbed.contains_key(&producer);
-            if bucket.rows == 1 && member.elements > 0 && once && may_write_slot(facts, plan, bucket, producer) {
+            if bucket.rows == 1
+                && member.elements > 0
+                && once
+                && may_write_slot(facts, plan, bucket, producer, member.node)
+            {
                 plan.buckets[number].members[nth].how = How::Realised;
                 plan.realised.insert(producer, (number as u32, nth as u32));
             }
@@ -308,8 +312,8 @@ fn realise(facts: &Facts<'_>, plan: &mut Plan) {
     }
 }
 
-/// Whether a producer may write its value into a slot of the bucket; see the module docs of lowering.
-fn may_write_slot(facts: &Facts<'_>, plan: &Plan, bucket: &Bucket, producer: NodeId) -> bool {
+/// Whether a producer may write its value into the slot of a member of the bucket; see the module docs of lowering.
+fn may_write_slot(facts: &Facts<'_>, plan: &Plan, bucket: &Bucket, producer: NodeId, member: NodeId) -> bool {
     let graph = facts.graph;
     let own = facts.makes_tensor(producer) && !facts.is_written(producer) && !facts.escapes(producer);
     if !own || !dense(graph.tensor(producer)) || plan.by_cat.contains_key(&producer) {
@@ -328,7 +332,9 @@ fn may_write_slot(facts: &Facts<'_>, plan: &Plan, bucket: &Bucket, producer: Nod
         for &reader in facts.readers(id) {
             seen += 1;
             let packs = Some(reader) == bucket.cat || reader == bucket.launch;
-            if seen > MAX_READERS || (!packs && facts.collective(reader).is_some()) {
+            // Another view of it in the same bucket would be packed out of the buffer that the pack writes.
+            let twice = packs && id != member;
+            if seen > MAX_READERS || twice || (!packs && facts.collective(reader).is_some()) {
                 return false;
             }
             if packs {
