@@ -230,3 +230,13 @@ fn a_result_over_an_operand_and_a_pack_from_its_own_buffer() {
         segments[1].to.offset = segments[0].to.offset;
     });
 }
+
+#[test]
+fn members_that_were_not_merged_into_it() {
+    refuses("other members than its node", |program| {
+        let at = launch(program, "all_gather");
+        let StepKind::Collective(it) = &mut program.steps[at].kind else { unreachable!() };
+        assert_eq!(it.members, ["g".into(), "h".into()]);
+        it.members.swap(0, 1);
+    });
+}

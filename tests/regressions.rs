@@ -217,3 +217,16 @@ fn a_view_made_before_the_wait_stays_above_it() {
     let done = rewrite(text, "bucket-all-gather{cap=200B}");
     assert_eq!(done.buckets(), [["d", "f"]]);
 }
+
+#[test]
+fn tensors_that_are_waited_for_in_one_list_have_memory_of_their_own() {
+    // `g` sends `c` and moves down to `h`; the write to `d`, and what follows it, stay where they are.
+    let text = "x = input f32[4]; y = input f32[4]; c = all_gather(x, G0:2); d = all_gather(x, G0:2); w = wait([c, d])\n\
+                a = getitem(w, 0); b = getitem(w, 1); g = all_gather(a, G1:4); m = mul_(b, 3)\n\
+                n = neg(neg(neg(neg(neg(y))))); h = all_gather(n, G1:4); u = wait(g); t = wait(h); output(m, u, t)";
+    let done = rewrite(text, "bucket-all-gather{cap=none}");
+    assert_eq!(done.buckets(), [["g", "h"]]);
+    assert!(!depends(&done.graph, "m", "cat"), "{}", done.text());
+    let same = text.replace("mul_(b, 3)", "mul_(a, 3)");
+    assert!(depends(&rewrite(&same, "bucket-all-gather{cap=none}").graph, "m", "cat"));
+}

@@ -203,10 +203,13 @@ fn find(parent: &mut [u32], mut at: u32) -> u32 {
     at
 }
 
-/// By arena index: whether a node makes a list of new tensors, of which only single elements are taken. Empty if none
-/// does.
+/// By arena index: whether a node makes a list of tensors with memory of their own, or waits for one, and only single
+/// elements are taken of it. Empty if none does.
 fn parted(graph: &Graph) -> Vec<bool> {
-    let is_list = |id: NodeId| graph.collective(id).is_some_and(|c| c.coalesced && c.variant == Variant::Functional);
+    let is_list = |id: NodeId| {
+        graph.waits_for_list(id)
+            || graph.collective(id).is_some_and(|c| c.coalesced && c.variant == Variant::Functional)
+    };
     let mut parted = Vec::new();
     if !graph.order().iter().any(|&id| is_list(id)) {
         return parted;
@@ -239,8 +242,13 @@ impl Memory {
             // Tensors of a list are apart.
             let list = operands.first().copied().filter(|list| parted.get(list.index()) == Some(&true));
             if let (Some(list), Some(index)) = (list, optable::element_index(graph, id)) {
-                let first = *elements.entry((list, index)).or_insert(id);
+                // What was waited for in a list is what it was.
+                let waited = graph.operands(list).get(index as usize).filter(|_| graph.waits_for_list(list));
+                let first = *elements.entry((list, index)).or_insert(waited.copied().unwrap_or(id));
                 class[id.index()] = find(&mut class, first.index() as u32);
+                continue;
+            }
+            if parted.get(id.index()) == Some(&true) {
                 continue;
             }
             let shared = match effects.get(id).alias {

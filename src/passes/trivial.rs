@@ -109,12 +109,13 @@ fn keep_waits_for_others(graph: &Graph, folds: &mut [Option<Fold>]) {
         let operands = graph.operands(id);
         match graph.node(id).op {
             Op::Wait => {
-                let Some(&on) = operands.first() else { continue };
-                let waited = std::mem::take(&mut in_flight[class(id)]);
-                let own = u32::from(waits_at_launch[on.index()] == waits[class(id)]);
-                waits[class(id)] += 1;
-                if waited > own {
-                    folds[on.index()] = None;
+                for &on in operands {
+                    let waited = std::mem::take(&mut in_flight[class(on)]);
+                    let own = u32::from(waits_at_launch[on.index()] == waits[class(on)]);
+                    waits[class(on)] += 1;
+                    if waited > own {
+                        folds[on.index()] = None;
+                    }
                 }
             }
             Op::Collective(_) => {

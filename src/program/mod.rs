@@ -247,6 +247,9 @@ pub struct Collective {
     pub dtype: DType,
     /// How it travels.
     pub path: Path,
+    /// Collectives of the source that were merged into it, by name; none if it is one of them itself.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub members: Vec<Box<str>>,
     /// Its tensors, in order.
     pub parts: Vec<Part>,
 }

@@ -342,6 +342,7 @@ impl<'a> Parser<'a> {
             self.keyword("normal")?;
             Path::Normal
         };
+        let members = if self.eat_word("of")? { self.list(Self::name)? } else { Vec::new() };
         self.mark('{')?;
         let mut parts = Vec::new();
         while !self.eat(&Token::Mark('}'))? {
@@ -350,7 +351,7 @@ impl<'a> Parser<'a> {
             self.arrow()?;
             parts.push(Part { count, send, recv: self.range()? });
         }
-        Ok(Collective { op, group, dtype, path, parts })
+        Ok(Collective { op, group, dtype, path, members, parts })
     }
 
     fn pair(&mut self) -> Result<(u32, u32)> {

@@ -152,7 +152,12 @@ impl Program {
             format!("\n    {} {} -> {}", part.count, self.show_range(part.send), self.show_range(part.recv))
         });
         let parts: String = parts.collect();
-        let _ = write!(text, " group {} {dtype} {path} {{{parts}\n  }}", name(group));
+        let _ = write!(text, " group {} {dtype} {path}", name(group));
+        if !collective.members.is_empty() {
+            let members: Vec<String> = collective.members.iter().map(|member| name(member).to_string()).collect();
+            let _ = write!(text, " of [{}]", members.join(", "));
+        }
+        let _ = write!(text, " {{{parts}\n  }}");
         text
     }
 

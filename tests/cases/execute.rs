@@ -46,7 +46,8 @@ fn errors(results: Vec<Result<Run, RunError>>) -> Vec<String> {
 fn rdy_1_a_bucket_whose_member_is_not_there_is_refused_before_launch_with_both_names() {
     let program = bucketed(&sketch("rdy-1"));
     let start = Instant::now();
-    let refused = "input `b`: 1 values are given for 2 inputs; `bucketed_all_reduce` is not launched without it";
+    let refused = "input `b`: 1 values are given for 2 inputs; `bucketed_all_reduce` (of `s0`, `s1`) is not launched \
+                   without it";
     assert_eq!(errors(run_with(&program, |_| 1)), [refused, refused]);
     // One rank knows before it launches; the other learns who was missing, without waiting until the time is up.
     let [ready, other] = &errors(run_with(&program, |rank| 2 - rank as usize))[..] else { panic!("two ranks") };

@@ -12,6 +12,9 @@ use crate::program::{self, CommOp, Part, Path};
 impl Player<'_, '_, '_> {
     pub(super) fn collective(&mut self, index: usize, collective: &program::Collective) -> Play {
         let id = self.node(index)?;
+        if collective.members != self.graph.meta_of(id).members {
+            return different("it says that it has other members than its node");
+        }
         let node = self.graph.node(id).op;
         if let Op::Call(target) = node {
             let (_, operator, _) = split_target(self.graph.text(target));

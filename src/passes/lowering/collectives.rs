@@ -113,7 +113,8 @@ impl Walk<'_> {
         then: Vec<Segment>,
     ) {
         let group = self.graph.collective(id).map_or(0, |collective| collective.group.index() as u32);
-        let collective = program::Collective { op, group, dtype, path, parts };
+        let members = self.graph.meta_of(id).members.clone();
+        let collective = program::Collective { op, group, dtype, path, members, parts };
         let step = self.build.launch(self.graph.name_of(id), collective);
         if path == Path::OneShot {
             // It is done when it is done.
@@ -127,7 +128,7 @@ impl Walk<'_> {
 
     /// Issues a launch for a call.
     pub(super) fn start_in(&mut self, id: NodeId, group: u32, op: CommOp, dtype: DType, parts: Vec<Part>) {
-        let collective = program::Collective { op, group, dtype, path: Path::Normal, parts };
+        let collective = program::Collective { op, group, dtype, path: Path::Normal, members: Vec::new(), parts };
         let step = self.build.launch(self.graph.name_of(id), collective);
         self.flights.entry(self.facts.class(id)).or_default().push(Flight { step, node: id, then: Vec::new() });
     }

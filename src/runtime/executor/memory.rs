@@ -127,7 +127,7 @@ impl<'a> Memory<'a> {
             let name = program.inputs.get(values.len()).map_or_else(String::new, |input| input.name.to_string());
             let mut reason = format!("{} values are given for {} inputs", values.len(), program.inputs.len());
             if let Some(needs) = program.inputs.get(values.len()).and_then(|input| launch_of(program, &input.value)) {
-                reason += &format!("; `{needs}` is not launched without it");
+                reason += &format!("; {needs} is not launched without it");
             }
             return Err(RunError::Input { name, reason });
         }
@@ -220,7 +220,7 @@ impl<'a> Memory<'a> {
 }
 
 /// The first collective that sends an input, as it is or packed with others.
-fn launch_of<'a>(program: &'a Program, input: &Operand) -> Option<&'a str> {
+fn launch_of(program: &Program, input: &Operand) -> Option<String> {
     let Operand::Tensor(View { buffer, .. }) = *input else { return None };
     let mut holds = vec![buffer];
     for step in &program.steps {
@@ -232,7 +232,9 @@ fn launch_of<'a>(program: &'a Program, input: &Operand) -> Option<&'a str> {
             StepKind::Copy(segment) if segment.from.buffer == buffer => holds.push(segment.to.buffer),
             StepKind::Collective(collective) => {
                 if collective.parts.iter().any(|part| holds.contains(&part.send.buffer)) {
-                    return Some(&step.node);
+                    let members: Vec<String> = collective.members.iter().map(|member| format!("`{member}`")).collect();
+                    let of = if members.is_empty() { String::new() } else { format!(" (of {})", members.join(", ")) };
+                    return Some(format!("`{}`{of}", step.node));
                 }
             }
             StepKind::Copy(_) | StepKind::Unpack(_) | StepKind::Wait(_) | StepKind::Compute(_) => {}
