@@ -258,3 +258,34 @@ fn an_edge_at_one_of_several_empty_collectives_is_kept() {
                 v = wait(d); s = sin(v); w = wait(c)\nafter(w, y)\noutput(w, s, neg(y), x)";
     proven(text, "dedupe-collectives");
 }
+
+#[test]
+fn what_names_a_result_below_the_list_that_waited_for_it_follows_all_of_the_list() {
+    // `s` needs the wait of `c`, which is one for `e`, too; so `e` moves up with it, above `d`.
+    let text = "x = input f32[4]; y = input f64[4]; m = mul(x, 2.0); a = all_reduce(m, sum, G1:4); z = wait(a)\n\
+                d = all_reduce(x, sum, G2:2); n = neg(z); o = neg(n); p = neg(o); q = neg(p); r = neg(q); i = neg(r)\n\
+                v = wait(d); c = all_reduce(x, max, G0:2); e = all_reduce(y, sum, G2:2); w = wait([c, e])\n\
+                s = slice(c, 0, 1); b = all_reduce(s, sum, G1:4); u = wait(b); f = getitem(w, 0); g = getitem(w, 1)\n\
+                output(i, v, u, f, g)";
+    proven(text, "bucket-all-reduce{cap=none,groups=G1}");
+}
+
+#[test]
+fn a_bucket_of_members_without_elements_moves_nothing() {
+    let text = "x = input f32[4]; n = input u8[0]; a = all_gather(n, G2:2); v = wait(a); c = all_reduce(x, sum, G0:2)\n\
+                d = all_reduce_coalesced([x, n], sum, G0:2); e = getitem(d, 0); f = getitem(d, 1); w = wait(f)\n\
+                b = all_gather(w, G2:2); u = wait(b); t = wait(c); s = wait(e); output(v, u, t, s)";
+    let mut graph = read(text);
+    "bucket-all-gather{cap=none}".parse::<Pipeline>().unwrap().run(&mut graph).unwrap();
+    let place = |name| graph.order().iter().position(|&id| graph.name_of(id) == name);
+    assert!(place("c") < place("d") && place("a").is_none() && prove(&read(text), &graph).is_equal());
+}
+
+#[test]
+fn a_collective_over_one_rank_that_is_waited_for_alone_and_in_a_list_is_not_folded() {
+    let text = "x = input f32[4]; c = reduce_scatter(x, sum, G3:1); w = wait([c]); a = getitem(w, 0); v = wait(c)\n\
+                output(a, v)";
+    let mut graph = read(text);
+    "fold-trivial".parse::<Pipeline>().unwrap().run(&mut graph).unwrap();
+    assert_eq!(graph, read(text));
+}

@@ -85,6 +85,8 @@ pub(super) struct Walked<'g> {
     pub hazards: Vec<(usize, NodeId)>,
     /// (launch, node): the first node below a launch that writes what it sends, or waits for it.
     pub followers: Vec<(usize, NodeId)>,
+    /// (wait, node): the node names a result that a wait for a list, above it, waited for.
+    pub below_lists: Vec<(NodeId, NodeId)>,
     /// By arena index: a number for memory that is written, `u32::MAX` for other; empty if nothing is.
     pub written: Vec<u32>,
     /// Of the result: the first call whose meaning is not followed and that the source does not make.
@@ -119,6 +121,8 @@ pub(super) struct Walk<'g, 'c> {
     found: Walked<'g>,
     /// By arena index: results in flight that the value is of, as (first, count) into `found.pending`.
     in_flight: Vec<(u32, u32)>,
+    /// By result in flight: the last list that waited for it.
+    list_waits: HashMap<u32, NodeId, FxBuildHasher>,
     /// Canonical numbers of the graph's targets, arguments, types and groups; `u32::MAX` is not asked yet.
     targets: Vec<u32>,
     args: Vec<u32>,
@@ -176,6 +180,7 @@ fn walk_with<'g>(context: &mut Context<'g>, graph: &'g Graph, role: Role, reads:
         ranks: Vec::new(),
         hazards: Vec::new(),
         followers: Vec::new(),
+        below_lists: Vec::new(),
         written: memory.written_classes(),
         foreign: None,
         pieces: 0,
@@ -193,6 +198,7 @@ fn walk_with<'g>(context: &mut Context<'g>, graph: &'g Graph, role: Role, reads:
         types: Vec::new(),
         groups,
         classes: Vec::new(),
+        list_waits: HashMap::default(),
         elements: HashMap::default(),
         splits: HashMap::default(),
         fences: 0,
@@ -226,12 +232,25 @@ impl<'g> Walk<'g, '_> {
                 return fault(id, format!("uses `{}` before it is defined", graph.name_of(operand)));
             }
         }
+        self.note_below_list(id);
         match graph.node(id).op {
             Op::Input => self.input(id, position),
             Op::Output => self.output(id),
             Op::Wait => self.wait(id, position),
             Op::Collective(collective) => self.collective(id, position, collective),
             Op::Call(target) => self.call(id, position, target),
+        }
+    }
+
+    /// What names a result below the list that waited for it stays below that, and so below all in the list.
+    fn note_below_list(&mut self, id: NodeId) {
+        if self.list_waits.is_empty() || self.found.effects.get(id).shape_only {
+            return;
+        }
+        for &operand in self.found.graph.operands(id) {
+            let (first, count) = self.in_flight[operand.index()];
+            let waits = (first..first + count).filter_map(|pending| self.list_waits.get(&pending));
+            self.found.below_lists.extend(waits.map(|&wait| (wait, id)));
         }
     }
 
@@ -318,6 +337,7 @@ impl<'g> Walk<'g, '_> {
         for &operand in operands {
             for pending in self.in_flight_of(operand) {
                 self.found.pending[pending as usize].waited = true;
+                self.list_waits.insert(pending, id);
             }
             for storage in self.memory.storages_of_node(self.context, operand) {
                 self.note_followed(storage, id);

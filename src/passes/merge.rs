@@ -76,9 +76,14 @@ pub fn merge(graph: &mut Graph, dependencies: &Dependencies, plan: &BucketPlan) 
     }
     check_sums(graph, plan)?;
     let readers = SizeReaders::of(graph, &plan.buckets);
-    let order = reorder(dependencies, &slots_of(dependencies, plan), &readers.adjusted(dependencies), late(plan));
+    let (slots, bucket_of) = slots_of(graph, dependencies, plan);
+    let order = reorder(dependencies, &slots, &readers.adjusted(dependencies), late(plan));
     let order = order.map_err(|Cycle { bucket }| MergeError::Cycle {
-        members: plan.buckets[bucket].members.iter().map(|m| graph.name_of(m.collective).to_owned()).collect(),
+        members: plan.buckets[bucket_of[bucket]]
+            .members
+            .iter()
+            .map(|m| graph.name_of(m.collective).to_owned())
+            .collect(),
     })?;
     Ok(merge_in_order(graph, dependencies, plan, readers, &order))
 }
@@ -97,10 +102,20 @@ pub(super) fn merge_in_order(
     rewrite.finish(moved)
 }
 
-/// The slots of each bucket's members, in pack order.
-fn slots_of(dependencies: &Dependencies, plan: &BucketPlan) -> Vec<Members> {
+/// The slots of each bucket's members, in pack order, and the bucket of each of these lists. Where nothing is launched,
+/// nothing needs to move: there each member stands for itself.
+fn slots_of(graph: &Graph, dependencies: &Dependencies, plan: &BucketPlan) -> (Vec<Members>, Vec<usize>) {
     let slot = |member: &Member| dependencies.slot_of(member.collective);
-    plan.buckets.iter().map(|bucket| bucket.members.iter().map(slot).collect()).collect()
+    let (mut slots, mut bucket_of) = (Vec::with_capacity(plan.buckets.len()), Vec::with_capacity(plan.buckets.len()));
+    for (index, bucket) in plan.buckets.iter().enumerate() {
+        if plan.options.mode == Mode::Coalesced || bucket.members.iter().any(|member| pack::travels(graph, member)) {
+            slots.push(bucket.members.iter().map(slot).collect());
+        } else {
+            slots.extend(bucket.members.iter().map(|member| vec![slot(member)]));
+        }
+        bucket_of.resize(slots.len(), index);
+    }
+    (slots, bucket_of)
 }
 
 /// Whether launches of the plan's kind stand at their last member where the better place is not worth finding.

@@ -79,7 +79,10 @@ fn find(graph: &Graph) -> Vec<Option<Fold>> {
             }
             let fold = &mut folds[operand.index()];
             match fold {
-                None if is_wait && same_region(graph, operand, id) => *fold = trivial(graph, operand, id),
+                None if is_wait && same_region(graph, operand, id) => {
+                    *fold = trivial(graph, operand, id);
+                    blocked[operand.index()] = fold.is_none();
+                }
                 // Readers below the wait read what it made valid; a second wait or an earlier reader is not for us.
                 Some(_) if !is_wait => {}
                 _ => {

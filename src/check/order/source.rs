@@ -1,6 +1,7 @@
 //! What leads from launch to launch in the source, where what stands between them is gone in the result: a member of no
 //! bytes that the merged launch claims and does not send, a wait that another one stands for.
 
+use super::spans::{Beside, Channels};
 use crate::check::launches::Assignment;
 use crate::check::walk::Walked;
 use crate::ir::{NodeId, Op};
@@ -91,19 +92,31 @@ fn spans(before: &Walked<'_>, assignment: &Assignment) -> (Vec<usize>, Vec<usize
             follows[id] = follows[id].max(members[members.len() - 1]);
         }
     }
-    let mut beside: HashMap<NodeId, Vec<NodeId>, FxBuildHasher> = HashMap::default();
+    let mut beside = Beside::of(before);
     for &(launch, follower) in &before.followers {
-        beside.entry(follower).or_default().push(before.launches[launch].node);
+        beside.add_edge(before.launches[launch].node, follower);
     }
-    let needs = |id: NodeId| graph.operands(id).iter().chain(beside.get(&id).into_iter().flatten());
+    let needs = |id: NodeId| graph.operands(id).iter().chain(beside.edges_into(id));
+    let mut through = Channels::default();
     for &id in graph.order().iter().rev() {
-        for needed in needs(id) {
-            leads_to[needed.index()] = leads_to[needed.index()].min(leads_to[id.index()]);
+        let mut first = leads_to[id.index()];
+        beside.receive(id, &through, usize::min, usize::MAX, &mut first);
+        leads_to[id.index()] = first;
+        if first != usize::MAX {
+            beside.send(id, &mut through, usize::min, usize::MAX, first);
+            for needed in needs(id) {
+                leads_to[needed.index()] = leads_to[needed.index()].min(first);
+            }
         }
     }
+    let mut through = Channels::default();
     for &id in graph.order() {
-        let last = needs(id).map(|needed| follows[needed.index()]).fold(follows[id.index()], usize::max);
+        let mut last = needs(id).map(|needed| follows[needed.index()]).fold(follows[id.index()], usize::max);
+        beside.receive(id, &through, usize::max, 0, &mut last);
         follows[id.index()] = last;
+        if last > 0 {
+            beside.send(id, &mut through, usize::max, 0, last);
+        }
     }
     (leads_to, follows)
 }

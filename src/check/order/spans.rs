@@ -35,7 +35,7 @@ type Unit = Range<usize>;
 type Span = (usize, usize);
 
 /// By channel: the best of what reads it, and of what writes it.
-type Channels = HashMap<usize, [usize; 2], FxBuildHasher>;
+pub(super) type Channels = HashMap<usize, [usize; 2], FxBuildHasher>;
 
 struct Spans<'a, 'g> {
     after: &'a Walked<'g>,
@@ -211,16 +211,19 @@ impl Level<'_, '_, '_> {
 
 /// What leads from node to node beside data: memory that is written, one channel each, the state of random numbers,
 /// and hard order edges. A channel leads from each write to what is after it, and from all that is before it to it.
-struct Beside<'a, 'g> {
+pub(super) struct Beside<'a, 'g> {
     walked: &'a Walked<'g>,
     edges: HashMap<NodeId, Vec<NodeId>, FxBuildHasher>,
 }
 
 impl<'a, 'g> Beside<'a, 'g> {
-    fn of(walked: &'a Walked<'g>) -> Self {
+    pub(super) fn of(walked: &'a Walked<'g>) -> Self {
         let mut edges: HashMap<NodeId, Vec<NodeId>, FxBuildHasher> = HashMap::default();
         for edge in walked.graph.control.iter().filter(|edge| edge.strength == Strength::Hard) {
             edges.entry(edge.after).or_default().push(edge.before);
+        }
+        for &(wait, node) in &walked.below_lists {
+            edges.entry(node).or_default().push(wait);
         }
         Self { walked, edges }
     }
@@ -247,7 +250,11 @@ impl<'a, 'g> Beside<'a, 'g> {
         }
     }
 
-    fn edges_into(&self, id: NodeId) -> &[NodeId] {
+    pub(super) fn add_edge(&mut self, from: NodeId, to: NodeId) {
+        self.edges.entry(to).or_default().push(from);
+    }
+
+    pub(super) fn edges_into(&self, id: NodeId) -> &[NodeId] {
         self.edges.get(&id).map_or(&[], Vec::as_slice)
     }
 
@@ -271,7 +278,14 @@ impl<'a, 'g> Beside<'a, 'g> {
     }
 
     /// What comes to a node through its channels, the best of it.
-    fn receive(&self, id: NodeId, through: &Channels, best: fn(usize, usize) -> usize, none: usize, value: &mut usize) {
+    pub(super) fn receive(
+        &self,
+        id: NodeId,
+        through: &Channels,
+        best: fn(usize, usize) -> usize,
+        none: usize,
+        value: &mut usize,
+    ) {
         self.visit(id, &mut |channel, writes| {
             let [reads, written] = through.get(&channel).copied().unwrap_or([none; 2]);
             *value = best(*value, if writes { best(reads, written) } else { written });
@@ -279,7 +293,14 @@ impl<'a, 'g> Beside<'a, 'g> {
     }
 
     /// What a node hands on.
-    fn send(&self, id: NodeId, through: &mut Channels, best: fn(usize, usize) -> usize, none: usize, value: usize) {
+    pub(super) fn send(
+        &self,
+        id: NodeId,
+        through: &mut Channels,
+        best: fn(usize, usize) -> usize,
+        none: usize,
+        value: usize,
+    ) {
         self.visit(id, &mut |channel, writes| {
             let place = &mut through.entry(channel).or_insert([none; 2])[usize::from(writes)];
             *place = best(*place, value);

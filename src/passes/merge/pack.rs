@@ -1,10 +1,18 @@
 //! Pack and launch: what goes into a bucket's buffer, and the collective that sends it.
 
 use super::{Made, Part, Rewrite, sum};
-use crate::ir::{Arg, Args, Collective, CollectiveKind, DType, Dim, NodeId, Op, TensorType, Type, Variant};
-use crate::passes::bucketing::{Bucket, MixedDtype};
+use crate::ir::{Arg, Args, Collective, CollectiveKind, DType, Dim, Graph, NodeId, Op, TensorType, Type, Variant};
+use crate::passes::bucketing::{Bucket, Member, MixedDtype};
 use crate::passes::emit::{Emitter, Scale, Shape, stems};
 use indexmap::IndexSet;
+
+/// Whether a member has a part of the buffer: not if it has no elements.
+pub(super) fn travels(graph: &Graph, member: &Member) -> bool {
+    let input = graph.collective_inputs(member.collective)[0];
+    // Where another size is only known at run time, the empty result has to be made from the buffer.
+    let known = graph.tensor(member.wait).is_some_and(|ty| ty.shape.iter().all(|dim| dim.as_const().is_some()));
+    !known || graph.tensor(input).and_then(TensorType::elements) != Some(Dim::Const(0))
+}
 
 impl Rewrite<'_> {
     /// The members' inputs that have elements, with the index each gets among the parts.
@@ -12,13 +20,10 @@ impl Rewrite<'_> {
         let graph = &self.emit.graph;
         let (mut inputs, mut index) = (Vec::new(), Vec::new());
         for member in &bucket.members {
-            let input = graph.collective_inputs(member.collective)[0];
-            // Where another size is only known at run time, the empty result has to be made from the buffer.
-            let known = graph.tensor(member.wait).is_some_and(|ty| ty.shape.iter().all(|dim| dim.as_const().is_some()));
-            let empty = known && graph.tensor(input).and_then(TensorType::elements) == Some(Dim::Const(0));
-            index.push((!empty).then_some(inputs.len()));
-            if !empty {
-                inputs.push((input, member.collective));
+            let travels = travels(graph, member);
+            index.push(travels.then_some(inputs.len()));
+            if travels {
+                inputs.push((graph.collective_inputs(member.collective)[0], member.collective));
             }
         }
         (inputs, index)
