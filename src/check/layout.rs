@@ -64,11 +64,6 @@ fn from_dimensions(dtype: DType, shape: Shape, piece: &Piece, dims: &[Pattern], 
 
 /// Dimensions in another order.
 pub(super) fn permute(context: &mut Context<'_>, tensor: &Tensor, order: &[usize]) -> Option<Tensor> {
-    permute_in_parts(context, tensor, order, tensor.shape.len())
-}
-
-/// Cuts the tensor along at most `cuts` dimensions, so that the parts are of one piece.
-fn permute_in_parts(context: &mut Context<'_>, tensor: &Tensor, order: &[usize], cuts: usize) -> Option<Tensor> {
     let mut seen = vec![false; tensor.shape.len()];
     for &dim in order {
         *seen.get_mut(dim)? = true;
@@ -76,6 +71,12 @@ fn permute_in_parts(context: &mut Context<'_>, tensor: &Tensor, order: &[usize],
     if order.len() != seen.len() || seen.contains(&false) {
         return None;
     }
+    permute_in_parts(context, tensor, order, order.len())
+}
+
+/// Cuts the tensor along at most `cuts` dimensions, so that the parts are of one piece. `order` names each dimension
+/// once.
+fn permute_in_parts(context: &mut Context<'_>, tensor: &Tensor, order: &[usize], cuts: usize) -> Option<Tensor> {
     let shape: Shape = order.iter().map(|&dim| tensor.shape[dim].clone()).collect();
     let longer_than_one = |dim: &&usize| !tensor.shape[**dim].is(1);
     if tensor.flat.pieces.is_empty() || order.iter().filter(longer_than_one).is_sorted() {

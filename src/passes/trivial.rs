@@ -6,7 +6,9 @@
 
 use super::control::move_control_to;
 use super::emit::{Emitter, Scale, Shape};
-use crate::ir::{Arg, Args, CollectiveKind, Dependencies, Dim, Graph, NodeId, Op, Slot, TensorType, Variant};
+use crate::ir::{
+    Arg, Args, CollectiveKind, Dependencies, Dim, EffectTable, Graph, Memory, NodeId, Op, Slot, TensorType, Variant,
+};
 
 /// Replaces collectives that move nothing; returns how many.
 pub fn fold_trivial(graph: &mut Graph) -> usize {
@@ -102,12 +104,12 @@ fn keep_waits_for_others(graph: &Graph, folds: &mut [Option<Fold>]) {
     if !graph.order().iter().any(|&id| writes(id)) || folds.iter().all(Option::is_none) {
         return;
     }
-    let dependencies = Dependencies::of(graph);
+    let memory = Memory::of(graph, &EffectTable::of(graph));
     // By alias class: results in flight, and waits passed. By arena index of a collective: waits passed at its launch.
     let mut in_flight = vec![0u32; graph.arena_len()];
     let mut waits = vec![0u32; graph.arena_len()];
     let mut waits_at_launch = vec![0u32; graph.arena_len()];
-    let class = |id: NodeId| dependencies.alias_class(id) as usize;
+    let class = |id: NodeId| memory.class[id.index()] as usize;
     for &id in graph.order() {
         let operands = graph.operands(id);
         match graph.node(id).op {

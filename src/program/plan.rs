@@ -18,7 +18,7 @@ const MAX_PAIRS: u64 = 8_000_000;
 /// How far above the largest live set a plan is good: percent, and the work in pairs and the times that it may be made
 /// anew for that, with what lies on top placed earlier. A plan that is far off is worth more work.
 const GOALS: [(u64, u64, u64); 2] = [(1, 4_000_000, 400), (5, 60_000_000, 8_000)];
-/// Most buffers for which it is tried.
+/// Most buffers for which placing by size is tried.
 const MAX_BUFFERS: usize = 200_000;
 
 /// A buffer to place.
