@@ -12,7 +12,7 @@ use bucketeer::check::eval::step::StepResult;
 use bucketeer::ir::{DType, GlobalRank, ReduceOp};
 use bucketeer::program::Program;
 use bucketeer::runtime::executor::{ComputeStep, Executor, RunError, seeded_inputs};
-use bucketeer::runtime::local::{LocalOptions, LocalRank, run, world};
+use bucketeer::runtime::local::{Link, LocalOptions, LocalRank, run, world, worthwhile_member_bytes};
 use bucketeer::runtime::{Backend, Buffer, CallOptions, Group, Operands};
 use std::time::{Duration, Instant};
 
@@ -147,15 +147,17 @@ fn buckets() {
     println!("\n200 all-reduces as a program: best (median) ms as they came, and that over the time of each form");
     print!("{:14} {:7} {:>5} {:>14}", "", "values", "link", "as they came");
     FORMS.iter().for_each(|form| print!(" {:>18}", form.replace("mode=coalesced", "coal.")));
-    println!();
+    println!(" {:>18}", "as `run` does");
     for (name, bytes) in [("4 KiB each", vec![4 << 10; 200]), ("mixed to 1 MiB", mixed_bytes())] {
         for (owner, link) in [(Owner::Caller, None), (Owner::Graph, None), (Owner::Caller, Some("alpha=50us"))] {
             let came = graph(&bytes, DType::F32, owner);
             let mut programs = vec![lowered(&came)];
             programs.extend(FORMS.iter().map(|form| lowered(&bucketed_with(&came, form))));
             assert_eq!((programs[0].launches(), programs[1].launches()), (200, 1));
-            let options =
-                LocalOptions { link: link.map(|text| text.parse().expect("a link")), ..LocalOptions::default() };
+            let link: Option<Link> = link.map(|text| text.parse().expect("a link"));
+            let most = worthwhile_member_bytes(link.as_ref());
+            programs.push(lowered(&bucketed_with(&came, &format!("max-member={most}"))));
+            let options = LocalOptions { link, ..LocalOptions::default() };
             let times = in_turn(&options, &programs);
             let cell = |(best, median): (f64, f64)| format!("{best:.2} ({median:.2})");
             let values = if owner == Owner::Caller { "caller" } else { "graph" };

@@ -10,8 +10,9 @@ use crate::{Verdict, input, output, talk};
 use anyhow::{Context, Result, anyhow, bail};
 use bucketeer::check::eval::{EvalError, EvalOptions, Output, Scaling, ShrinkError, shrink};
 use bucketeer::ir::{GlobalRank, Graph};
+use bucketeer::passes::bucketing::{Decision, Reason, Remark};
 use bucketeer::passes::lowering::{LowerError, LowerOptions, lower};
-use bucketeer::passes::{Pipeline, PipelineError, parse_bytes};
+use bucketeer::passes::{Pass, PassReport, Pipeline, PipelineError, parse_bytes};
 use bucketeer::program::Program;
 use bucketeer::runtime::executor::{Event, Executor, Reference, Run, RunError, Times, chrome_trace, world_size};
 use bucketeer::runtime::fake::FakeRank;
@@ -42,7 +43,8 @@ pub struct RunArgs {
     /// The file to run: FX text, native text or JSON, plain or gzip; `-` is stdin. It holds one graph
     #[arg(value_name = "GRAPH")]
     graph: PathBuf,
-    /// The passes that bucket it, in text form, as for `rewrite` [default: what `rewrite` does]
+    /// The passes that bucket it, in text form, as for `rewrite` [default: what `rewrite` does, less large collectives where
+    /// ranks share memory: copying those takes longer than a call]
     #[arg(long, value_name = "TEXT")]
     pipeline: Option<String>,
     /// What moves the data: `fake` answers at once, and nothing is compared
@@ -105,10 +107,11 @@ pub fn run(arguments: RunArgs) -> Result<Verdict> {
     };
     progress.set("bucketing".to_owned());
     let mut bucketed = graph.clone();
-    job.pipeline.run(&mut bucketed).map_err(|error| match error {
+    let reports = job.pipeline.run(&mut bucketed).map_err(|error| match error {
         PipelineError::Input(errors) => InputFault::of_verify(&label, &document, 0, &errors).into(),
         error => anyhow!(error).context(label.clone()),
     })?;
+    let declined = declined(&reports);
     let (graphs, scaling) = job.sized(graph, &bucketed)?;
     let programs = [job.lower(&graphs[0])?, job.lower(&graphs[1])?];
     let ranks = job.ranks_to_run(&programs)?;
@@ -125,7 +128,8 @@ pub fn run(arguments: RunArgs) -> Result<Verdict> {
     if let Some(trace) = &job.trace {
         write_traces(trace, &best)?;
     }
-    let (text, verdict) = report(&job, &graphs[0], &programs, &best, scaling.as_ref());
+    let (mut text, verdict) = report(&job, &graphs[0], &programs, &best, scaling.as_ref());
+    text.extend(declined);
     match &job.outputs {
         Some(_) if verdict != Verdict::Accepted => talk::warn("the outputs differ, so none are written"),
         Some(path) => tensors::write(path, &graphs[0], &best[0])?,
@@ -154,10 +158,6 @@ struct Job {
 
 impl Job {
     fn of(arguments: RunArgs) -> Result<Self> {
-        let pipeline = match &arguments.pipeline {
-            Some(text) => text.parse().with_context(|| format!("--pipeline `{text}`"))?,
-            None => Pipeline::default_rewrite(),
-        };
         let link = match &arguments.link {
             Some(text) => Some(text.parse::<Link>().map_err(|error| anyhow!("--link `{text}`: {error}"))?),
             None => None,
@@ -171,6 +171,13 @@ impl Job {
         if arguments.repeat == 0 || arguments.timeout == 0 {
             bail!("--repeat and --timeout: expected a whole number of at least 1");
         }
+        // Times at scaled sizes say nothing, so then all that can be is bucketed.
+        let declines = arguments.backend == BackendWord::Local && !arguments.shrink;
+        let max_member_bytes = declines.then(|| local::worthwhile_member_bytes(link.as_ref()));
+        let pipeline = match &arguments.pipeline {
+            Some(text) => text.parse().with_context(|| format!("--pipeline `{text}`"))?,
+            None => default_pipeline(max_member_bytes),
+        };
         let timeout = Duration::from_secs(arguments.timeout);
         Ok(Self {
             pipeline,
@@ -314,6 +321,33 @@ fn difference([before, after]: &Both) -> Option<(usize, usize)> {
         let place = before.outputs.iter().zip(&after.outputs).position(differs)?;
         Some((rank, place))
     })
+}
+
+/// What `rewrite` does, less what is not worth copying.
+fn default_pipeline(max_member_bytes: Option<u64>) -> Pipeline {
+    let mut pipeline = Pipeline::default_rewrite();
+    for pass in &mut pipeline.passes {
+        if let Pass::Bucket(options) = pass {
+            options.max_member_bytes = max_member_bytes;
+        }
+    }
+    pipeline
+}
+
+/// What to say of collectives that were left alone since copying them takes longer than launching them.
+fn declined(reports: &[PassReport]) -> Option<String> {
+    let remarks = reports.iter().filter_map(|report| report.plan.as_ref()).flat_map(|plan| &plan.remarks);
+    let most = |remark: &Remark| match &remark.decision {
+        Decision::Alone(Reason::LargeMember { max_member_bytes, .. }) => Some(*max_member_bytes),
+        _ => None,
+    };
+    let large: Vec<u64> = remarks.filter_map(most).collect();
+    let most = human(*large.first()?);
+    Some(format!(
+        "  left alone: {} of more than {most}, as copying them would take longer than launching them between these ranks; \
+         --pipeline buckets what it says\n",
+        count(large.len(), "collective")
+    ))
 }
 
 /// What to say where bucketing made communication slower: waiting for calls, packs, unpacks and other copies.

@@ -27,6 +27,7 @@ fn caps_that_are_no_sizes_are_refused_with_option_and_value() {
     refuse("--first-bucket 0", &["error: --first-bucket `0`"]);
     refuse("--max-members 0", &["error: --max-members `0`"]);
     refuse("--max-members -3", &["error: --max-members `-3`"]);
+    refuse("--max-member 0", &["error: --max-member `0`"]);
     refuse("--hint s0", &["error: --hint `s0`"]);
     refuse("--hint s0=-1", &["error: --hint `s0=-1`"]);
     refuse("--pipeline bucket-all-reduce{cap=0}", &["error: --pipeline `bucket-all-reduce{cap=0}`", "a cap of zero"]);
@@ -62,6 +63,8 @@ fn caps_hold_on_both_sides_of_a_sum() {
     assert_eq!(left("--all-reduce 45MB --first-bucket 10MB"), 2);
     assert_eq!(left("--all-reduce none --first-bucket 10MB"), 2);
     assert_eq!(left("--all-reduce none --max-members 2"), 3);
+    assert_eq!(left("--all-reduce none --max-member 10MB"), 2);
+    assert_eq!(left("--all-reduce none --max-member 9999999"), 3);
 }
 
 #[test]

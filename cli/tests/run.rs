@@ -45,6 +45,20 @@ fn a_network_that_is_played_takes_its_time() {
 }
 
 #[test]
+fn what_is_not_worth_copying_between_threads_is_left_alone_and_said() {
+    let folder = Folder::with("g.bkt", GRAPH.replace("f32[64]", "f32[8192]").replace("f32[32]", "f32[8193]"));
+    let ran = folder.run("run g.bkt").expect(0, &[]);
+    for part in ["as it came      4", "bucketed        2", "left alone: 1 collective of more than 32.0 KiB"] {
+        assert!(ran.out().contains(part), "{part}\n{}", ran.out());
+    }
+    for all in ["--link alpha=1ms", "--shrink", "--pipeline bucket-all-reduce", "--backend fake"] {
+        let ran = folder.run(&format!("run g.bkt {all}")).expect(0, &[]);
+        assert!(ran.out().contains("bucketed        1"), "{all}\n{}", ran.out());
+        assert!(!ran.out().contains("left alone"), "{all}\n{}", ran.out());
+    }
+}
+
+#[test]
 fn a_fake_backend_moves_and_compares_nothing() {
     let folder = Folder::with("g.bkt", GRAPH);
     let ran = folder.run("run g.bkt --backend fake").expect(0, &[]);

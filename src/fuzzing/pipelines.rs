@@ -10,6 +10,7 @@ const CAPS: [&str; 10] = ["none", "none", "none", "none", "1", "64", "200B", "64
 const POLICIES: [&str; 4] = ["", "", "greedy", "adjacent"];
 const UNPACKS: [&str; 5] = ["", "", "auto", "views", "copies"];
 const MEMBERS: [&str; 5] = ["", "", "", "2", "3"];
+const MEMBER_BYTES: [&str; 8] = ["", "", "", "", "", "", "32", "100B"];
 const GROUPS: [&str; 10] = ["", "", "", "", "", "", "", "", "G0", "G1/G2"];
 const NAMES: [&str; 10] = ["", "", "", "", "", "", "", "", "c*", "c?/c1*"];
 const EXCEPT: [&str; 10] = ["", "", "", "", "", "", "", "", "*3", "c?"];
@@ -37,6 +38,7 @@ fn pass(choices: &mut Choices<'_>) -> String {
     option("policy", &POLICIES);
     option("unpack", &UNPACKS);
     option("max-members", &MEMBERS);
+    option("max-member", &MEMBER_BYTES);
     option("groups", &GROUPS);
     option("names", &NAMES);
     option("except", &EXCEPT);

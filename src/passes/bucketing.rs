@@ -123,6 +123,9 @@ pub struct BucketOptions {
     pub policy: Policy,
     /// How large a bucket may grow.
     pub caps: Caps,
+    /// Largest collective that is worth copying into a bucket; `None` is no limit. Where ranks share memory, a copy of
+    /// more than some ten KiB takes longer than the launch that it saves.
+    pub max_member_bytes: Option<u64>,
     /// Whether gathers of different dtypes may travel together.
     pub mixed_dtype: MixedDtype,
     /// How members are put together.
@@ -150,6 +153,7 @@ impl BucketOptions {
             kind,
             policy: Policy::default(),
             caps: Caps::bytes(kind.default_cap_bytes()),
+            max_member_bytes: None,
             mixed_dtype: MixedDtype::default(),
             mode: Mode::default(),
             unpack: Unpack::default(),
@@ -168,6 +172,18 @@ impl BucketOptions {
     /// left alone then, so that a run on its own output changes nothing.
     fn looks_once(&self) -> bool {
         self.policy == Policy::Adjacent || self.caps.cap_bytes.windows(2).any(|caps| caps[0] != caps[1])
+    }
+
+    /// Whether a collective of that size is worth copying.
+    fn allows_member(&self, bytes: Option<u64>) -> Result<(), Reason> {
+        match (self.max_member_bytes, bytes) {
+            (None, _) => Ok(()),
+            (Some(_), None) => Err(Reason::SizeUnknown),
+            (Some(max_member_bytes), Some(bytes)) if bytes > max_member_bytes => {
+                Err(Reason::LargeMember { bytes, max_member_bytes })
+            }
+            (Some(_), Some(_)) => Ok(()),
+        }
     }
 
     /// Whether the graph has any collective of the kind.
@@ -336,7 +352,9 @@ impl<'a> View<'a> {
             if BucketKind::of(collective.kind) != Some(options.kind) {
                 continue;
             }
+            let bytes = collective_bytes(graph, id);
             let checked = filter.check(graph, id).and_then(|()| only_wait(graph, &readers, id));
+            let checked = checked.and_then(|wait| options.allows_member(bytes).map(|()| wait));
             let checked = checked.and_then(|wait| match elsewhere.get(&id) {
                 Some(&by) => Err(Reason::ReadBeforeWait { by: graph.name_of(by).to_owned() }),
                 None => Ok(wait),
@@ -347,7 +365,7 @@ impl<'a> View<'a> {
                     view.index[slot] = view.entries.len() as u32;
                     view.entries.push(Entry {
                         key: traits.key(graph, id, options),
-                        bytes: collective_bytes(graph, id),
+                        bytes,
                         wait: dependencies.slot_of(wait),
                     });
                     None

@@ -354,6 +354,7 @@ fn set_option(bucket: &mut BucketOptions, key: &str, value: &str) -> Result<bool
                 return Err("a bucket has at least one member".to_owned());
             }
         }
+        "max-member" => bucket.max_member_bytes = Some(cap_bytes(value)?),
         "policy" => {
             bucket.policy = match value {
                 "greedy" => Policy::Greedy,
@@ -439,6 +440,8 @@ fn options_text(options: &BucketOptions) -> Vec<String> {
         }
     };
     add(options.caps.max_members.is_some(), format!("max-members={}", options.caps.max_members.unwrap_or(0)));
+    let most = options.max_member_bytes.unwrap_or(0);
+    add(options.max_member_bytes.is_some(), format!("max-member={}", format_bytes(most)));
     add(options.policy != default.policy, "policy=adjacent".to_owned());
     add(options.mode != default.mode, "mode=coalesced".to_owned());
     add(options.mixed_dtype != default.mixed_dtype, "mixed-dtype=bytes".to_owned());
@@ -479,7 +482,7 @@ mod tests {
     fn a_pipeline_prints_as_it_is_read() {
         for text in [
             "dedupe-waits,fold-trivial,bucket-all-gather{cap=500MB}",
-            "bucket-reduce-scatter{cap=1MiB/25MiB,max-members=7,policy=adjacent,mode=coalesced,fsdp-only=on}",
+            "bucket-reduce-scatter{cap=1MiB/25MiB,max-members=7,max-member=3KiB,policy=adjacent,mode=coalesced,fsdp-only=on}",
             "bucket-all-gather{cap=none,mixed-dtype=bytes,unpack=copies,in-loops=off,groups=0/1,names=all_*,except=*_3}",
             "dedupe-collectives",
             "",
@@ -500,6 +503,7 @@ mod tests {
             ("bucket-all-reduce{mixed-dtype=bytes}", "only gathers"),
             ("dedupe-waits{x}", "no option `x`"),
             ("bucket-all-gather{max-members=0}", "at least one member"),
+            ("bucket-all-gather{max-member=1.5}", "`1.5` is not a size"),
         ] {
             let error = text.parse::<Pipeline>().unwrap_err().to_string();
             assert!(error.contains(part), "{text}: {error}");

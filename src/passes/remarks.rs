@@ -51,6 +51,13 @@ pub enum Reason {
         /// The cap.
         cap_bytes: u64,
     },
+    /// Larger than what is worth copying.
+    LargeMember {
+        /// Its own bytes.
+        bytes: u64,
+        /// The largest that is.
+        max_member_bytes: u64,
+    },
     /// Every bucket it might have joined was full.
     CapReached {
         /// A collective it did not fit with.
@@ -106,6 +113,7 @@ impl Reason {
             Self::InLoop => "in loop",
             Self::SizeUnknown => "size unknown",
             Self::Oversize { .. } => "oversize",
+            Self::LargeMember { .. } => "large",
             Self::CapReached { .. } => "cap reached",
             Self::Dependent { because, .. } => match because {
                 Order::Data => "dependent",
@@ -137,8 +145,11 @@ impl std::fmt::Display for Reason {
             Self::ReadBeforeWait { by } => write!(f, "`{by}` takes it before its wait"),
             Self::RegionBorder => f.write_str("its wait is in another region"),
             Self::InLoop => f.write_str("is in a loop body, and `in_loops` is off"),
-            Self::SizeUnknown => f.write_str("size unknown; give the symbols a value with `--hint`, or lift the cap"),
+            Self::SizeUnknown => f.write_str("size unknown; give the symbols a value with `--hint`, or lift the limit"),
             Self::Oversize { bytes, cap_bytes } => write!(f, "{bytes} bytes are more than the cap of {cap_bytes}"),
+            Self::LargeMember { bytes, max_member_bytes } => {
+                write!(f, "{bytes} bytes are more than the {max_member_bytes} that are worth copying")
+            }
             Self::CapReached { other } => write!(f, "cap reached: does not fit with `{other}`"),
             Self::Dependent { other, path, .. } => {
                 write!(f, "{}: cannot travel with `{other}`", self.label())?;

@@ -59,6 +59,9 @@ pub struct RewriteArgs {
     /// Most members of a bucket
     #[arg(long, value_name = "N", allow_hyphen_values = true)]
     max_members: Option<String>,
+    /// Largest collective to bucket: a larger one moves fast enough alone, or is not worth copying [default: no limit]
+    #[arg(long, value_name = "SIZE", allow_hyphen_values = true)]
+    max_member: Option<String>,
     /// Only FSDP's gathers of parameters and scatters of gradients
     #[arg(long)]
     fsdp_only: bool,
@@ -80,7 +83,7 @@ pub struct RewriteArgs {
     /// The passes to run, in text form, instead of the options above
     #[arg(long, value_name = "TEXT", conflicts_with_all = [
         "all_gather", "reduce_scatter", "all_reduce", "broadcast", "all_to_all", "policy", "mode", "mixed_dtype", "unpack",
-        "first_bucket", "max_members", "fsdp_only", "in_loops", "only_groups", "only", "except", "dedupe_collectives",
+        "first_bucket", "max_members", "max_member", "fsdp_only", "in_loops", "only_groups", "only", "except", "dedupe_collectives",
     ])]
     pipeline: Option<String>,
     #[command(flatten)]
@@ -258,6 +261,10 @@ impl RewriteArgs {
             Some(text) => Some(read_size("--first-bucket", text)?),
             None => None,
         };
+        let max_member_bytes = match &self.max_member {
+            Some(text) => Some(read_size("--max-member", text)?),
+            None => None,
+        };
         let max_members = match self.max_members.as_deref().map(|text| (text, text.parse::<usize>())) {
             None => None,
             Some((_, Ok(most))) if most > 0 => Some(most),
@@ -268,17 +275,12 @@ impl RewriteArgs {
         {
             bail!("--mixed-dtype `bytes`: only gathers may travel as bytes, and --all-gather is not asked for");
         }
-        chosen.into_iter().map(|(kind, list)| self.options(kind, list, first, max_members)).collect()
+        let sizes = Sizes { first, max_members, max_member_bytes };
+        chosen.into_iter().map(|(kind, list)| self.options(kind, list, &sizes)).collect()
     }
 
-    fn options(
-        &self,
-        kind: BucketKind,
-        mut cap_bytes: Vec<u64>,
-        first: Option<u64>,
-        max_members: Option<usize>,
-    ) -> Result<BucketOptions> {
-        if let Some(first) = first {
+    fn options(&self, kind: BucketKind, mut cap_bytes: Vec<u64>, sizes: &Sizes) -> Result<BucketOptions> {
+        if let Some(first) = sizes.first {
             if cap_bytes.is_empty() {
                 // The last of the list goes for all further buckets, so `none` needs a number.
                 cap_bytes.push(i64::MAX as u64);
@@ -286,7 +288,8 @@ impl RewriteArgs {
             cap_bytes.insert(0, first);
         }
         let mut options = BucketOptions::new(kind);
-        options.caps = Caps { cap_bytes, max_members };
+        options.caps = Caps { cap_bytes, max_members: sizes.max_members };
+        options.max_member_bytes = sizes.max_member_bytes;
         options.policy = match self.policy {
             None | Some(PolicyWord::Greedy) => Policy::Greedy,
             Some(PolicyWord::Adjacent) => Policy::Adjacent,
@@ -317,6 +320,13 @@ impl RewriteArgs {
     }
 }
 
+/// Limits that go for all kinds.
+struct Sizes {
+    first: Option<u64>,
+    max_members: Option<usize>,
+    max_member_bytes: Option<u64>,
+}
+
 fn read_caps(option: &str, text: &str) -> Result<CapWord> {
     match text.trim() {
         "off" => Ok(CapWord::Off),
@@ -330,7 +340,9 @@ fn read_caps(option: &str, text: &str) -> Result<CapWord> {
 
 fn read_size(option: &str, text: &str) -> Result<u64> {
     match parse_bytes(text) {
-        Ok(0) if option == "--first-bucket" => bail!("{option} `{text}`: a cap of zero holds nothing"),
+        Ok(0) if matches!(option, "--first-bucket" | "--max-member") => {
+            bail!("{option} `{text}`: a limit of zero holds nothing")
+        }
         Ok(0) => {
             bail!("{option} `{text}`: a cap of zero holds nothing; `off` leaves the kind alone, `none` is no limit")
         }

@@ -24,6 +24,29 @@ pub struct Link {
     pub beta_bytes_per_s: f64,
 }
 
+/// What a call takes between ranks that share memory, beside moving bytes (`docs/speed.md`).
+const CALL_S: f64 = 10e-6;
+/// Bytes per second that one thread copies, out of the caches.
+const COPY_BYTES_PER_S: f64 = 6.7e9;
+
+/// The largest tensor that is worth copying into a bucket and out again: what copying it twice takes, a call takes, too.
+///
+/// ```
+/// use bucketeer::runtime::local::{Link, worthwhile_member_bytes};
+///
+/// assert_eq!(worthwhile_member_bytes(None), 32 << 10);
+/// let link: Link = "alpha=50us".parse()?;
+/// assert_eq!(worthwhile_member_bytes(Some(&link)), 196 << 10);
+/// # Ok::<(), bucketeer::runtime::local::LinkError>(())
+/// ```
+#[must_use]
+pub fn worthwhile_member_bytes(link: Option<&Link>) -> u64 {
+    let alpha_s = link.map_or(0.0, |link| link.alpha.as_secs_f64());
+    let bytes = (CALL_S + alpha_s) * COPY_BYTES_PER_S / 2.0;
+    // Whole KiB read better, and say that this is no exact number.
+    (bytes / 1024.0) as u64 * 1024
+}
+
 /// Why a text is no link.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{part}` is not part of a link: {expected}; a link is written `alpha=20us,beta=10GB/s`")]

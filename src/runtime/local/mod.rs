@@ -43,7 +43,7 @@ mod ticket;
 mod world;
 
 pub use hook::{Action, Hook, Phase, Point};
-pub use link::{Link, LinkError};
+pub use link::{Link, LinkError, worthwhile_member_bytes};
 
 use super::backend::Backend;
 use super::buffer::Lease;
