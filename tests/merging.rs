@@ -80,19 +80,20 @@ fn members_whose_symbolic_sizes_have_no_sum_are_refused() {
 }
 
 #[test]
-fn a_gather_over_one_rank_is_copied_out_only_where_its_result_leaves_the_graph() {
-    let text = "p = input f32[4]; q = input f32[6]\ng = all_gather(p, G0:1); h = all_gather(q, G0:1)\n\
-                w = wait(g); v = wait(h)\noutput(neg(w), v)";
-    let copies = |text: &str, pipeline: &str| {
-        let done = rewrite(text, pipeline);
-        assert_eq!(done.buckets(), [["g", "h"]]);
-        (done.copied(), done.text().matches("aten.clone").count())
-    };
-    assert_eq!(copies(text, "bucket-all-gather{cap=none}"), (1, 1));
-    assert_eq!(copies(text, "bucket-all-gather{cap=none,unpack=views}"), (0, 0));
-    assert_eq!(copies(text, "bucket-all-gather{cap=none,unpack=copies}"), (2, 2));
-    // Columns of two ranks are put together in any case, and share nothing then.
-    assert_eq!(copies(&text.replace("G0:1", "G0:2"), "bucket-all-gather{cap=none}"), (0, 2));
+fn what_goes_to_one_rank_only_is_left_alone_as_a_bucket_of_it_would_move_its_readers_for_nothing() {
+    // With g and h in one bucket, s would come after t.
+    let text = "p = input f32[4]; q = input f32[6]; r = input f32[8]\ng = all_gather(p, G1:1)\n\
+                x = wait(g); s = reduce_scatter(x, sum, G0:2)\nt = all_gather(r, G0:2); w = wait(t)\n\
+                h = all_gather(q, G1:1)\noutput(x, wait(h), wait(s), w)";
+    let done = rewrite_shapes(text, "bucket-all-gather{cap=none}");
+    assert!(done.buckets().is_empty());
+    for name in ["g", "h"] {
+        assert_eq!(done.reason(name).label(), "one rank");
+    }
+    assert_eq!(rewrite_shapes(text, "bucket-all-gather{cap=none},fold-trivial").count("all_gather"), 1);
+    let two = "p = input f32[4]; q = input f32[6]\ng = all_gather(p, G:2); h = all_gather(q, G:2)\n\
+               output(wait(g), wait(h))";
+    assert_eq!(rewrite(two, "bucket-all-gather{cap=none}").buckets(), [["g", "h"]]);
 }
 
 #[test]

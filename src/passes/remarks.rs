@@ -19,6 +19,8 @@ pub enum Reason {
     Coalesced,
     /// It writes a tensor given as `out`, which others may read.
     WritesOut,
+    /// Its group has one rank: nothing is sent, so a bucket would only copy and move what reads it.
+    OneRank,
     /// It exchanges other amounts with some ranks than with others, or amounts known only at run time.
     UnevenSplits,
     /// Nothing waits for it in this graph.
@@ -104,6 +106,7 @@ impl Reason {
             Self::AlreadyMerged => "already merged",
             Self::Coalesced => "coalesced",
             Self::WritesOut => "writes out",
+            Self::OneRank => "one rank",
             Self::UnevenSplits => "uneven splits",
             Self::NoWait => "no wait in sight",
             Self::WaitedTwice { .. } => "waited twice",
@@ -138,6 +141,7 @@ impl std::fmt::Display for Reason {
             Self::AlreadyMerged => f.write_str("is a bucket already; rewrite the original graph for other caps"),
             Self::Coalesced => f.write_str("takes a list, so it travels in one launch already"),
             Self::WritesOut => f.write_str("writes into a tensor given as `out`, which others may read"),
+            Self::OneRank => f.write_str("its group has one rank, so it sends nothing; `fold-trivial` takes it away"),
             Self::UnevenSplits => f.write_str("does not exchange equally much, known beforehand, with every rank"),
             Self::NoWait => f.write_str("no wait in sight: its result leaves the graph before it is valid"),
             Self::WaitedTwice { waits } => write!(f, "{waits} nodes wait for it; `dedupe-waits` makes them one"),
@@ -145,7 +149,7 @@ impl std::fmt::Display for Reason {
             Self::ReadBeforeWait { by } => write!(f, "`{by}` takes it before its wait"),
             Self::RegionBorder => f.write_str("its wait is in another region"),
             Self::InLoop => f.write_str("is in a loop body, and `in_loops` is off"),
-            Self::SizeUnknown => f.write_str("size unknown; give the symbols a value with `--hint`, or lift the limit"),
+            Self::SizeUnknown => f.write_str("size unknown; give the symbols a value with `--hint`, or lift the cap"),
             Self::Oversize { bytes, cap_bytes } => write!(f, "{bytes} bytes are more than the cap of {cap_bytes}"),
             Self::LargeMember { bytes, max_member_bytes } => {
                 write!(f, "{bytes} bytes are more than the {max_member_bytes} that are worth copying")
