@@ -15,6 +15,7 @@
 //! | [`check`] | proofs that a rewrite computes the same, an evaluator of all ranks, and the check across ranks |
 //! | [`passes`] | what to merge ([`passes::bucketing`]), how ([`passes::merge`]), and pipelines; [`passes::lowering`] |
 //! | [`program`] | the lowered form: buffers, steps, memory plan |
+//! | [`codegen`] | kernels for packs, unpacks and copies as CUDA C++ |
 //! | [`runtime`] | collectives on buffers: the backend trait, ranks as threads, a fake |
 //!
 //! A toolchain with a graph of its own implements [`passes::select::PlanGraph`] and gets the selection alone; see
@@ -23,6 +24,7 @@
 #![deny(unsafe_code)]
 
 pub mod check;
+pub mod codegen;
 pub mod formats;
 #[doc(hidden)]
 pub mod fuzzing;
