@@ -213,7 +213,7 @@ impl Buckets {
         let mut expected = self.memory.clone();
         (0..self.program.steps.len()).for_each(|step| self.expect(step, &mut expected));
         let mut memory = self.memory.clone();
-        let all: Vec<usize> = (0..module.kernels.len()).collect();
+        let all: Vec<usize> = (0..module.launches.len()).collect();
         Host::new(&module).run(&mut memory, &anchors, &all);
         if memory != expected {
             let at = memory.iter().zip(&expected).position(|(found, expected)| found != expected).unwrap() as u64;

@@ -6,6 +6,9 @@ use crate::units::{count, human as bytes};
 use crate::{Verdict, input, output, talk};
 use anyhow::{Context, Result, anyhow, bail};
 use bucketeer::check::program::{Verdict as Proof, prove};
+use bucketeer::codegen::average::Average;
+use bucketeer::codegen::cuda::{CudaModule, CudaOptions};
+use bucketeer::codegen::plan::LaunchPlan;
 use bucketeer::ir::Graph;
 use bucketeer::passes::lowering::{LowerError, LowerOptions, LowerReport, lower};
 use bucketeer::passes::{Pipeline, parse_bytes};
@@ -44,6 +47,9 @@ pub struct LowerArgs {
     /// Whether to prove that the program computes what the graph does; by default up to 100,000 nodes
     #[arg(long, value_name = "on|off", num_args = 0..=1, require_equals = true, default_missing_value = "on")]
     verify: Option<Switch>,
+    /// With `--emit cuda` and `--emit plan`: who divides the averages of floats
+    #[arg(long, value_name = "WHO", default_value = "collective")]
+    average: AverageWord,
     /// Where to write the program [default: stdout]
     #[arg(short, long, value_name = "OUT")]
     out: Option<PathBuf>,
@@ -55,8 +61,20 @@ enum Form {
     Program,
     /// JSON, for machines
     Json,
-    /// Buffers and arenas only, as JSON
+    /// What a host does: arenas, buffers, kernels and launches, as JSON
     Plan,
+    /// Packs, unpacks and copies as CUDA C++
+    Cuda,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
+enum AverageWord {
+    /// The collective
+    Collective,
+    /// The pack; the collective sums
+    Before,
+    /// The unpack; the collective sums
+    After,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
@@ -100,7 +118,8 @@ pub fn run(arguments: LowerArgs) -> Result<Verdict> {
     let text = match arguments.emit {
         Form::Program => program.to_string(),
         Form::Json => program.to_json(),
-        Form::Plan => plan(&program)?,
+        Form::Plan => LaunchPlan::of(&program, &kernels(&label, &program, arguments.average)?).to_json(),
+        Form::Cuda => kernels(&label, &program, arguments.average)?.source,
     };
     output::write(arguments.out.as_deref(), text.as_bytes())?;
     Ok(Verdict::Accepted)
@@ -169,13 +188,12 @@ fn summary(program: &Program, report: LowerReport, before: Option<u64>) -> Vec<S
     ]
 }
 
-/// Arenas and the buffers in them.
-fn plan(program: &Program) -> Result<String> {
-    let plan = serde_json::json!({
-        "peak_bytes": program.peak_bytes(),
-        "live_bytes": program.live_bytes(),
-        "arenas": program.arenas,
-        "buffers": program.buffers,
-    });
-    Ok(serde_json::to_string_pretty(&plan).context("cannot write JSON")? + "\n")
+/// The kernels of a program.
+fn kernels(label: &str, program: &Program, average: AverageWord) -> Result<CudaModule> {
+    let average = match average {
+        AverageWord::Collective => Average::Collective,
+        AverageWord::Before => Average::Before,
+        AverageWord::After => Average::After,
+    };
+    CudaModule::of(program, &CudaOptions { average }).map_err(|error| anyhow!(error).context(label.to_owned()))
 }

@@ -43,3 +43,24 @@ fn what_cannot_be_lowered_is_the_inputs_fault_and_writes_nothing() {
     folder.run("lower g.txt --align-bytes 24").expect(2, &["--align-bytes", "power of two"]);
     folder.run("lower g.txt --one-shot-max lots").expect(2, &["--one-shot-max"]);
 }
+
+#[test]
+fn kernels_and_their_plan_are_printed() {
+    let folder = Folder::with(
+        "g.bkt",
+        "x = input f32[4]; y = input f32[6]\ns = reduce_scatter(x, avg, G:2); t = reduce_scatter(y, avg, G:2)\n\
+         output(wait(s), wait(t))\n",
+    );
+    let bucketed = "lower g.bkt --pipeline bucket-reduce-scatter";
+    let ran = folder.run(&format!("{bucketed} --emit cuda -o k.cu")).expect(0, &["proven equal"]);
+    assert_eq!(ran.out(), "");
+    assert!(folder.read("k.cu").contains("__global__ void __launch_bounds__(256) bucketeer_move("));
+    let plan = |options: &str| -> serde_json::Value {
+        serde_json::from_str(folder.run(&format!("{bucketed} --emit plan {options}")).expect(0, &[]).out()).unwrap()
+    };
+    assert_eq!(plan("")["launches"].as_array().unwrap().len(), 2);
+    assert_eq!(plan("")["steps"][1]["action"]["step"]["collective"]["op"]["reduce_scatter"], "avg");
+    assert_eq!(plan("--average before")["steps"][1]["action"]["step"]["collective"]["op"]["reduce_scatter"], "sum");
+    folder.write("i.bkt", "x = input i32[4]\ns = all_reduce(x, avg, G:2)\noutput(wait(s))\n");
+    folder.run("lower i.bkt --emit cuda --average after").expect(2, &["i.bkt", "int32 is not divided"]);
+}

@@ -1,6 +1,7 @@
 //! Packs, unpacks and copies as CUDA C++.
 //!
-//! [`CudaModule::of`] writes one source for a program: a table of segments for each step, and a kernel that walks over it.
+//! [`CudaModule::of`] writes one source for a program: a table of segments for each step, and a kernel that walks over the
+//! table of the step that it is launched for. One kernel, since compiling takes as long for each.
 //!
 //! - **One launch for each step**, whatever the number and sizes of its segments. A warp takes a tile of one segment: up to
 //!   128 units of up to 16 bytes. Small segments take a tile each, so a block of eight warps moves eight of them; warps go
@@ -45,10 +46,10 @@ pub struct CudaOptions {
     pub average: super::average::Average,
 }
 
-/// A kernel: one step of the program.
+/// A launch of the kernel: one step of the program.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct CudaKernel {
-    /// Its name in the source.
+pub struct CudaLaunch {
+    /// The name of its tables in the source.
     pub name: String,
     /// Index of the step.
     pub step: u32,
@@ -60,8 +61,8 @@ pub struct CudaKernel {
     pub moved_bytes: u64,
 }
 
-impl CudaKernel {
-    /// Blocks for a launch on a device that runs so many at once; more would find nothing to do.
+impl CudaLaunch {
+    /// Blocks of it on a device that runs so many at once; more would find nothing to do.
     #[must_use]
     pub fn blocks(&self, most: u32) -> u32 {
         self.tiles.div_ceil(WARPS).min(u64::from(most.max(1))) as u32
@@ -71,11 +72,11 @@ impl CudaKernel {
 /// The source for one program.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct CudaModule {
-    /// CUDA C++.
+    /// CUDA C++, with the kernel [`KERNEL`] if there is anything to launch.
     pub source: String,
-    /// One for each pack, unpack and copy that moves anything, in step order.
-    pub kernels: Vec<CudaKernel>,
-    /// What the entries of the kernels' parameter `anchors` are.
+    /// One for each pack, unpack and copy that moves anything, in step order: the kernel's parameter `launch` counts them.
+    pub launches: Vec<CudaLaunch>,
+    /// What the entries of the kernel's parameter `anchors` are.
     pub anchors: Vec<Anchor>,
     /// Averages that the kernels divide: these collectives sum.
     pub summed: Vec<StepId>,
@@ -91,7 +92,7 @@ impl CudaModule {
     pub fn of(program: &Program, options: &CudaOptions) -> Result<Self, TransferError> {
         let divisors = options.average.divisors(program)?;
         let mut anchors = Anchors::default();
-        let mut kernels = Vec::new();
+        let mut launches = Vec::new();
         for (index, step) in program.steps.iter().enumerate() {
             let mut cutter = Cutter::new(program, &step.node, &mut anchors);
             let divisor = |nth: usize| divisors.of(index, nth);
@@ -108,7 +109,7 @@ impl CudaModule {
             if transfers.is_empty() {
                 continue;
             }
-            kernels.push(CudaKernel {
+            launches.push(CudaLaunch {
                 name: format!("{word}_{index}_{}", identifier(&step.node)),
                 step: index as u32,
                 tiles: transfers.iter().map(tables::tiles).sum(),
@@ -116,10 +117,11 @@ impl CudaModule {
                 transfers,
             });
         }
-        let units: IndexSet<Unit> = kernels.iter().flat_map(|kernel| &kernel.transfers).map(|each| each.unit).collect();
+        let units: IndexSet<Unit> =
+            launches.iter().flat_map(|launch: &CudaLaunch| &launch.transfers).map(|each| each.unit).collect();
         let anchors = anchors.list();
-        let source = source(program, &kernels, &anchors, &units);
-        Ok(Self { source, kernels, anchors, summed: divisors.summed, units })
+        let source = source(program, &launches, &anchors, &units);
+        Ok(Self { source, launches, anchors, summed: divisors.summed, units })
     }
 }
 
@@ -158,10 +160,14 @@ fn comment(text: &str) -> String {
         .collect()
 }
 
-fn source(program: &Program, kernels: &[CudaKernel], anchors: &[Anchor], units: &IndexSet<Unit>) -> String {
+fn source(program: &Program, launches: &[CudaLaunch], anchors: &[Anchor], units: &IndexSet<Unit>) -> String {
     let mut text = String::new();
     let _ = writeln!(text, "// Packs, unpacks and copies of program `{}`.", comment(&program.name));
-    text.push_str("//\n// Every kernel takes `anchors`, a table of addresses on the device:\n");
+    if launches.is_empty() {
+        text.push_str("// There are none.\n");
+        return text;
+    }
+    let _ = writeln!(text, "//\n// {KERNEL} takes the number of a launch, and a table of addresses on the device:");
     for (index, anchor) in anchors.iter().enumerate() {
         let name = comment(&program.buffer(anchor.buffer).name);
         let rank = match anchor.rank_bytes {
@@ -171,21 +177,30 @@ fn source(program: &Program, kernels: &[CudaKernel], anchors: &[Anchor], units: 
         let _ = writeln!(text, "//   {index}: {name}{rank}");
     }
     head(&mut text, units);
-    for kernel in kernels {
-        tables::write(&mut text, program, anchors, units, kernel);
+    for launch in launches {
+        tables::write(&mut text, program, anchors, units, launch);
     }
-    text.push_str("#ifdef __cplusplus\nextern \"C\" {\n#endif\n");
-    for kernel in kernels {
-        let (name, count) = (&kernel.name, kernel.transfers.len());
-        let _ = write!(
-            text,
-            "\n// {} bytes read and written in {count} pieces, {} tiles.\n__global__ void __launch_bounds__({THREADS}) {name}(u8 *const *anchors) {{\n    \
-             move_all(anchors, {name}_segments, {name}_loops, {count}, {});\n}}\n",
-            kernel.moved_bytes, kernel.tiles, kernel.tiles
-        );
+    let _ = writeln!(text, "\n{}\nstatic __device__ const Launch launches[] = {{", tables::LAUNCHES);
+    for (number, launch) in launches.iter().enumerate() {
+        let (name, count, tiles) = (&launch.name, launch.transfers.len(), launch.tiles);
+        let _ = writeln!(text, "    {{{name}_segments, {name}_loops, {count}, {tiles}}}, // {number}");
     }
-    text.push_str("\n#ifdef __cplusplus\n}\n#endif\n");
+    text.push_str("};\n\n");
+    kernel(
+        &mut text,
+        &format!("{KERNEL}(u8 *const *anchors, u64 launch)"),
+        "launches[launch].segments, launches[launch].loops, (u32)launches[launch].count, launches[launch].tiles",
+    );
     text
+}
+
+/// The kernel itself.
+fn kernel(text: &mut String, signature: &str, tables: &str) {
+    let _ = write!(
+        text,
+        "#ifdef __cplusplus\nextern \"C\"\n#endif\n__global__ void __launch_bounds__({THREADS}) {signature} {{\n    \
+         move_all(anchors, {tables});\n}}\n"
+    );
 }
 
 /// All that comes before the tables.
@@ -229,17 +244,22 @@ pub fn fixed_module() -> String {
         "// Moves, zeros and the conversions between f64, f32, bf16 and f16, by tables that the host gives.\n"
             .to_owned();
     head(&mut text, &units);
-    let _ = write!(
-        text,
-        "#ifdef __cplusplus\nextern \"C\" {{\n#endif\n\n__global__ void __launch_bounds__({THREADS}) {FIXED_KERNEL}(\n    \
-         u8 *const *anchors, const Segment *segments, const Loop *loops, u64 count, u64 tiles) {{\n    \
-         move_all(anchors, segments, loops, (u32)count, tiles);\n}}\n\n#ifdef __cplusplus\n}}\n#endif\n"
+    text.push('\n');
+    kernel(
+        &mut text,
+        &format!(
+            "{FIXED_KERNEL}(\n    u8 *const *anchors, const Segment *segments, const Loop *loops, u64 count, u64 tiles)"
+        ),
+        "segments, loops, (u32)count, tiles",
     );
     text
 }
 
+/// The kernel of a [`CudaModule`]: the table of anchors, and the number of the launch.
+pub const KERNEL: &str = "bucketeer_move";
+
 /// The kernel of [`fixed_module`]: anchors, segments and loops as pointers, number of segments, number of tiles.
-pub const FIXED_KERNEL: &str = "bucketeer_move";
+pub const FIXED_KERNEL: &str = "bucketeer_move_tables";
 
 /// The units that [`fixed_module`] knows.
 #[must_use]
@@ -262,10 +282,10 @@ pub fn fixed_units() -> IndexSet<Unit> {
 }
 
 impl CudaModule {
-    /// The tables of a kernel for [`fixed_module`]; none if that lacks one of its units.
+    /// The tables of a launch for [`fixed_module`]; none if that lacks one of its units.
     #[must_use]
-    pub fn fixed_tables(kernel: &CudaKernel) -> Option<Tables> {
-        Tables::new(&kernel.transfers, &fixed_units())
+    pub fn fixed_tables(launch: &CudaLaunch) -> Option<Tables> {
+        Tables::new(&launch.transfers, &fixed_units())
     }
 
     /// Units that the source knows.

@@ -3,6 +3,7 @@
 //! - [`transfer`] cuts the segments of a step into [`Transfer`]s: loops of equal units, as wide as alignment allows.
 //! - [`average`] says where averages are divided.
 //! - [`cuda`] writes them as tables, and kernels that walk over the tables: one launch for each step.
+//! - [`plan`] is the host's side as JSON, for toolchains that launch the kernels themselves.
 //!
 //! ```
 //! use bucketeer::codegen::cuda::{CudaModule, CudaOptions};
@@ -16,12 +17,13 @@
 //! )?;
 //! let (program, _) = lower(&graph, &LowerOptions::default())?;
 //! let module = CudaModule::of(&program, &CudaOptions::default())?;
-//! assert!(module.kernels.iter().all(|kernel| module.source.contains(&kernel.name)));
+//! assert!(module.launches.iter().all(|launch| module.source.contains(&launch.name)));
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
 pub mod average;
 pub mod cuda;
+pub mod plan;
 pub mod transfer;
 
 pub use transfer::{Transfer, TransferError};

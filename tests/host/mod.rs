@@ -2,7 +2,7 @@
 
 #![allow(dead_code, reason = "each test file uses a part")]
 
-use bucketeer::codegen::cuda::{CudaModule, THREADS};
+use bucketeer::codegen::cuda::{CudaModule, KERNEL, THREADS};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -38,12 +38,12 @@ int main(int argc, char **argv) {
     if (bytes && fread(memory, bytes, 1, in) != 1) return 3;
     launches = next_number(in);
     for (at = 0; at < launches; at++) {
-        u64 kernel = next_number(in);
+        u64 launch = next_number(in);
         gridDim.x = (u32)next_number(in);
         blockDim.x = THREADS;
         for (blockIdx.x = 0; blockIdx.x < gridDim.x; blockIdx.x++)
             for (threadIdx.x = 0; threadIdx.x < THREADS; threadIdx.x++)
-                kernels[kernel](anchors);
+                KERNEL(anchors, launch);
     }
     out = fopen(argv[2], \"wb\");
     if (!out || (bytes && fwrite(memory, bytes, 1, out) != 1) || fclose(out)) return 5;
@@ -91,7 +91,7 @@ pub fn compile(folder: &Scratch, source: &str, flags: &[&str]) -> PathBuf {
 pub struct Host {
     folder: Scratch,
     program: PathBuf,
-    /// Blocks of each kernel.
+    /// Blocks of each launch.
     blocks: Vec<u64>,
 }
 
@@ -99,27 +99,24 @@ impl Host {
     #[track_caller]
     pub fn new(module: &CudaModule) -> Self {
         let folder = Scratch::new();
-        let names: String = module.kernels.iter().map(|kernel| format!("    {},\n", kernel.name)).collect();
-        let table = format!(
-            "#define THREADS {THREADS}\nstatic void (*const kernels[])(u8 *const *) = {{\n{names}    0,\n}};\n"
-        );
+        let table = format!("#define THREADS {THREADS}\n#define KERNEL {KERNEL}\n");
         let program = compile(&folder, &format!("{SHIM}{}{table}{MAIN}", module.source), &["-O1"]);
-        let blocks = module.kernels.iter().map(|kernel| u64::from(kernel.blocks(3))).collect();
+        let blocks = module.launches.iter().map(|launch| u64::from(launch.blocks(3))).collect();
         Self { folder, program, blocks }
     }
 
-    /// Runs kernels on memory; anchors are offsets in it.
+    /// Runs launches on memory; anchors are offsets in it.
     #[track_caller]
-    pub fn run(&self, memory: &mut Vec<u8>, anchors: &[u64], kernels: &[usize]) {
+    pub fn run(&self, memory: &mut Vec<u8>, anchors: &[u64], launches: &[usize]) {
         let mut input = Vec::with_capacity(memory.len() + 64);
         input.extend((memory.len() as u64).to_le_bytes());
         input.extend((anchors.len() as u64).to_le_bytes());
         anchors.iter().for_each(|anchor| input.extend(anchor.to_le_bytes()));
         input.extend(&*memory);
-        input.extend((kernels.len() as u64).to_le_bytes());
-        for &kernel in kernels {
-            input.extend((kernel as u64).to_le_bytes());
-            input.extend(self.blocks[kernel].to_le_bytes());
+        input.extend((launches.len() as u64).to_le_bytes());
+        for &launch in launches {
+            input.extend((launch as u64).to_le_bytes());
+            input.extend(self.blocks[launch].to_le_bytes());
         }
         let (from, to) = (self.folder.path("in"), self.folder.path("out"));
         std::fs::write(&from, input).unwrap();

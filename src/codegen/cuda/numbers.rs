@@ -35,13 +35,10 @@ const fn small(dtype: DType) -> Option<Small> {
     })
 }
 
-/// The functions that conversions need.
+/// The functions that conversions need, each before those that call it.
 pub(super) fn functions(units: &IndexSet<Unit>) -> String {
     let conversions = || units.iter().filter_map(|unit| if let Unit::Convert(unit) = unit { Some(unit) } else { None });
-    if conversions().next().is_none() {
-        return String::new();
-    }
-    let mut text = COMMON.to_owned();
+    let mut text = String::new();
     for &dtype in DType::ALL {
         let read = conversions().any(|unit| unit.from == dtype);
         let written = conversions().any(|unit| unit.to == dtype);
@@ -54,7 +51,25 @@ pub(super) fn functions(units: &IndexSet<Unit>) -> String {
             }
         }
     }
-    text
+    let mut calls: String = conversions().map(|unit| expression(unit, "raw")).collect();
+    calls.push_str(&text);
+    // Those further down call those further up.
+    let mut needed: Vec<&str> = Vec::new();
+    for function in COMMON.split("\n\n").collect::<Vec<_>>().into_iter().rev() {
+        if calls.contains(&format!("{}(", name_of(function))) {
+            calls.push_str(function);
+            needed.push(function);
+        }
+    }
+    let common: String = needed.into_iter().rev().map(|function| format!("{function}\n\n")).collect();
+    common + &text
+}
+
+/// The name of a function of [`COMMON`].
+fn name_of(function: &str) -> &str {
+    let head = function.find("INLINE").map_or("", |at| &function[at..]);
+    let end = head.find('(').unwrap_or(0);
+    head[..end].rsplit(' ').next().unwrap_or_default()
 }
 
 /// On bits of `f32`, `bf16`, `f64` and integers.
@@ -119,9 +134,7 @@ INLINE u64 integer_of_f64(u64 bits) {
     if (power < 1075) low = digits >> (1075 - power);
     else if (power - 1075 < 64) low = digits << (power - 1075);
     return bits >> 63 ? 0 - low : low;
-}
-
-";
+}";
 
 fn read_small(text: &mut String, dtype: DType, layout: &Small) {
     let Small { mantissa, bias, largest, above, nan, one_zero } = *layout;

@@ -1,6 +1,6 @@
 //! The tables that kernels walk over, as text and as bytes.
 
-use super::{Anchor, CudaKernel, Program, TILE_UNITS, Transfer, Unit, comment};
+use super::{Anchor, CudaLaunch, Program, TILE_UNITS, Transfer, Unit, comment};
 use indexmap::IndexSet;
 use std::fmt::Write as _;
 
@@ -28,6 +28,15 @@ typedef struct {
 
 ";
 
+/// What [`write`]'s tables are found by.
+pub(super) const LAUNCHES: &str = "\
+typedef struct {
+    const Segment *segments;
+    const Loop *loops;
+    u64 count, tiles;
+} Launch;
+";
+
 /// The rows of both tables.
 struct Rows<'a> {
     /// Tile, number of the unit, first loop.
@@ -46,17 +55,19 @@ fn rows<'a>(transfers: &'a [Transfer], units: &IndexSet<Unit>) -> Option<Rows<'a
     Some(rows)
 }
 
-/// Writes the tables of a kernel.
+/// Writes the tables of a launch.
 pub(super) fn write(
     text: &mut String,
     program: &Program,
     anchors: &[Anchor],
     units: &IndexSet<Unit>,
-    kernel: &CudaKernel,
+    launch: &CudaLaunch,
 ) {
-    let Some(rows) = rows(&kernel.transfers, units) else { return };
-    let name = &kernel.name;
-    let _ = writeln!(text, "\nstatic __device__ const Segment {name}_segments[] = {{");
+    let Some(rows) = rows(&launch.transfers, units) else { return };
+    let name = &launch.name;
+    let (bytes, count, tiles) = (launch.moved_bytes, launch.transfers.len(), launch.tiles);
+    let _ = writeln!(text, "\n// {name}: {bytes} bytes read and written in {count} pieces, {tiles} tiles.");
+    let _ = writeln!(text, "static __device__ const Segment {name}_segments[] = {{");
     for (tile, kind, first, transfer) in &rows.segments {
         let Transfer { from, to, loops, divisor, .. } = transfer;
         let buffer = |anchor: u32| comment(&program.buffer(anchors[anchor as usize].buffer).name);

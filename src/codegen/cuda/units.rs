@@ -6,20 +6,14 @@ use crate::ir::DType;
 use indexmap::IndexSet;
 use std::fmt::Write as _;
 
-/// The function for tiles of one kind of unit. All is read before anything is written, so that reads are in flight together.
+/// The functions for one kind of unit.
 pub(super) fn write(text: &mut String, kind: usize, unit: &Unit) {
     match unit {
         Unit::Move(bytes) => {
             let ty = bytes_type(*bytes);
             let what = format!("{} as they are", count(*bytes, "byte"));
-            tile(
-                text,
-                kind,
-                &what,
-                ty,
-                &format!("held[each] = *(const {ty} *)source;"),
-                &format!("*({ty} *)target = held[each];"),
-            );
+            let read = format!("held = *(const {ty} *)source;");
+            tile(text, kind, &what, Some((ty, &read)), &format!("*({ty} *)target = held;"));
         }
         Unit::Zero(bytes) => {
             let ty = bytes_type(*bytes);
@@ -28,29 +22,15 @@ pub(super) fn write(text: &mut String, kind: usize, unit: &Unit) {
             } else {
                 "zero = 0;"
             };
-            let _ = write!(
-                text,
-                "// Kind {kind}: {} of zeros.\n\
-                 INLINE void tile_{kind}(u8 *to, const Segment *segment, const Loop *loops, u64 first) {{\n    \
-                 {ty} zero;\n    u32 each;\n    {zero}\n    UNROLL\n    \
-                 for (each = 0; each < {EACH}; each++) {{\n        \
-                 if (first + each * {LANES} < segment->units) {{\n            \
-                 *({ty} *)(to + place_of(segment, loops, first + each * {LANES}).to) = zero;\n        }}\n    }}\n}}\n\n",
-                count(*bytes, "byte")
-            );
+            let what = format!("{} of zeros", count(*bytes, "byte"));
+            let write = format!("{ty} zero;\n{zero}\n*({ty} *)target = zero;");
+            tile(text, kind, &what, None, &write);
         }
         Unit::Convert(unit) if unit.elements == 1 => {
-            let what = words(unit);
-            let (from, to) = (element_type(unit.from), element_type(unit.to));
+            let (from, to) = (bytes_type(unit.from.bytes()), bytes_type(unit.to.bytes()));
             let converted = expression(unit, &format!("(u64)*(const {from} *)source"));
-            tile(
-                text,
-                kind,
-                &what,
-                to,
-                &format!("held[each] = ({to})({converted});"),
-                &format!("*({to} *)target = held[each];"),
-            );
+            let read = format!("held = ({to})({converted});");
+            tile(text, kind, &words(unit), Some((to, &read)), &format!("*({to} *)target = held;"));
         }
         Unit::Convert(unit) => wide(text, kind, unit),
     }
@@ -63,58 +43,43 @@ fn wide(text: &mut String, kind: usize, unit: &Conversion) {
     let _ = write!(
         text,
         "INLINE void convert_{kind}(const Words *in, Words *out, u64 divisor) {{\n    int at;\n    (void)divisor;\n    UNROLL\n    \
+         for (at = 0; at < {}; at++) out[at / 4].word[at % 4] = 0;\n    UNROLL\n    \
          for (at = 0; at < {elements}; at++) {{\n        u64 raw = {};\n        {}\n    }}\n}}\n\n",
+        4 * written,
         take(from),
         put(to, &expression(unit, "raw"))
     );
-    let load = |words: u64, name: &str| -> String {
-        (0..words).map(|nth| format!("{name}[{nth}] = ((const Words *)source)[{nth}]; ")).collect()
-    };
-    let clear = |words: u64, name: &str| -> String {
-        let word = |nth: u64| (0..4).map(move |at| format!("{name}[{nth}].word[{at}] = ")).collect::<String>();
-        (0..words).map(|nth| format!("{}0; ", word(nth))).collect()
-    };
-    let store = |words: u64, name: &str| -> String {
-        (0..words).map(|nth| format!("((Words *)target)[{nth}] = {name}[{nth}]; ")).collect()
-    };
+    // Several words lie side by side.
+    let copies = |words: u64, line: fn(u64) -> String| (0..words).map(line).collect::<String>();
     let (reads, writes) = if read >= written {
-        let reads = format!(
-            "Words in[{read}]; {}{}convert_{kind}(in, held + each, segment->divisor);",
-            load(read, "in"),
-            clear(1, "(held + each)")
-        );
-        (reads, "*(Words *)target = held[each];".to_owned())
+        let loads = copies(read, |nth| format!("in[{nth}] = ((const Words *)source)[{nth}];\n"));
+        let reads = format!("Words in[{read}];\n{loads}convert_{kind}(in, &held, divisor);");
+        (reads, "*(Words *)target = held;".to_owned())
     } else {
-        let writes = format!(
-            "Words out[{written}]; {}convert_{kind}(held + each, out, segment->divisor); {}",
-            clear(written, "out"),
-            store(written, "out")
-        );
-        ("held[each] = *(const Words *)source;".to_owned(), writes.trim_end().to_owned())
+        let stores = copies(written, |nth| format!("\n((Words *)target)[{nth}] = out[{nth}];"));
+        let writes = format!("Words out[{written}];\nconvert_{kind}(&held, out, divisor);{stores}");
+        ("held = *(const Words *)source;".to_owned(), writes)
     };
-    tile(text, kind, &words(unit), "Words", &reads, &writes);
+    tile(text, kind, &words(unit), Some(("Words", &reads)), &writes);
 }
 
-/// The function around what is read from `source` and written to `target`.
-fn tile(text: &mut String, kind: usize, what: &str, held: &str, read: &str, write: &str) {
-    let divisor = if read.contains("divisor)") && !read.contains("segment->divisor") {
-        "    u64 divisor = segment->divisor;\n"
-    } else {
-        ""
-    };
+/// What is read from `source` into `held`, of a type, and written to `target`: for one unit, and for a thread's units of a
+/// whole tile.
+fn tile(text: &mut String, kind: usize, what: &str, read: Option<(&str, &str)>, write: &str) {
+    let (held, read) = read.unwrap_or(("u32", "held = 0;"));
+    let indented = |lines: &str| lines.replace('\n', "\n    ");
     let _ = write!(
         text,
         "// Kind {kind}: {what}.\n\
-         INLINE void tile_{kind}(const u8 *from, u8 *to, const Segment *segment, const Loop *loops, u64 first) {{\n    \
-         {held} held[{EACH}];\n    u64 into[{EACH}];\n    u32 each;\n{divisor}    UNROLL\n    \
-         for (each = 0; each < {EACH}; each++) {{\n        \
-         if (first + each * {LANES} < segment->units) {{\n            \
-         Place place = place_of(segment, loops, first + each * {LANES});\n            \
-         const u8 *source = from + place.from;\n            \
-         into[each] = place.to;\n            {read}\n        }}\n    }}\n    UNROLL\n    \
-         for (each = 0; each < {EACH}; each++) {{\n        \
-         if (first + each * {LANES} < segment->units) {{\n            \
-         u8 *target = to + into[each];\n            {write}\n        }}\n    }}\n}}\n\n"
+         INLINE {held} read_{kind}(const u8 *source, u64 divisor) {{\n    {held} held;\n    (void)source;\n    \
+         (void)divisor;\n    {}\n    return held;\n}}\n\
+         INLINE void write_{kind}(u8 *target, {held} held, u64 divisor) {{\n    (void)held;\n    (void)divisor;\n    {}\n}}\n\
+         INLINE void tile_{kind}(const u8 *const *sources, u8 *const *targets, u64 divisor) {{\n    \
+         {held} held[{EACH}];\n    u32 each;\n    \
+         UNROLL\n    for (each = 0; each < {EACH}; each++) held[each] = read_{kind}(sources[each], divisor);\n    \
+         UNROLL\n    for (each = 0; each < {EACH}; each++) write_{kind}(targets[each], held[each], divisor);\n}}\n\n",
+        indented(read),
+        indented(write)
     );
 }
 
@@ -129,8 +94,7 @@ INLINE u64 over(u64 number, u64 size) {
     return (number | size) >> 32 ? number / size : (u64)((u32)number / (u32)size);
 }
 
-// Where a unit is, from the segment's first.
-INLINE Place place_of(const Segment *segment, const Loop *loops, u64 unit) {
+CALLED Place place_in(const Segment *segment, const Loop *loops, u64 unit) {
     const Loop *outermost = loops + segment->loop;
     const Loop *each = outermost + segment->loops - 1;
     Place place = {0, 0};
@@ -143,6 +107,15 @@ INLINE Place place_of(const Segment *segment, const Loop *loops, u64 unit) {
     }
     place.from += unit * each->from;
     place.to += unit * each->to;
+    return place;
+}
+
+// Where a unit is, from the segment's first.
+INLINE Place place_of(const Segment *segment, const Loop *loops, u64 unit) {
+    Place place;
+    if (segment->loops > 1) return place_in(segment, loops, unit);
+    place.from = unit * loops[segment->loop].from;
+    place.to = unit * loops[segment->loop].to;
     return place;
 }
 
@@ -165,7 +138,7 @@ INLINE u32 segment_of(const Segment *segments, u32 count, u32 at, u64 tile) {{
 }}
 
 // Each warp takes every so many tiles, from its own number on.
-CALLED void move_all(u8 *const *anchors, const Segment *segments, const Loop *loops, u32 count, u64 tiles) {{
+INLINE void move_all(u8 *const *anchors, const Segment *segments, const Loop *loops, u32 count, u64 tiles) {{
     u32 lane = threadIdx.x % {LANES}, at = 0;
     u64 warps = (u64)gridDim.x * (blockDim.x / {LANES});
     u64 tile = (u64)blockIdx.x * (blockDim.x / {LANES}) + threadIdx.x / {LANES};
@@ -179,14 +152,38 @@ CALLED void move_all(u8 *const *anchors, const Segment *segments, const Loop *lo
         from = anchors[segment->from_anchor] + segment->from;
         to = anchors[segment->to_anchor] + segment->to;
         first = (tile - segment->tile) * {TILE_UNITS} + lane;
-        switch (segment->kind) {{
+        if ((tile - segment->tile + 1) * {TILE_UNITS} <= segment->units) {{
+            // A whole tile: all is read before anything is written, so that reads are in flight together.
+            const u8 *sources[{EACH}];
+            u8 *targets[{EACH}];
+            u32 each;
+            UNROLL
+            for (each = 0; each < {EACH}; each++) {{
+                Place place = place_of(segment, loops, first + each * {LANES});
+                sources[each] = from + place.from;
+                targets[each] = to + place.to;
+            }}
+            switch (segment->kind) {{
 "
     );
-    for (kind, unit) in units.iter().enumerate() {
-        let from = if matches!(unit, Unit::Zero(_)) { "" } else { "from, " };
-        let _ = writeln!(text, "        case {kind}: tile_{kind}({from}to, segment, loops, first); break;");
+    for kind in 0..units.len() {
+        let _ = writeln!(text, "            case {kind}: tile_{kind}(sources, targets, segment->divisor); break;");
     }
-    text.push_str("        }\n        (void)from;\n    }\n}\n");
+    let _ = write!(
+        text,
+        "            }}\n            continue;\n        }}\n        \
+         for (; first < segment->units; first += {LANES}) {{\n            \
+         Place place = place_of(segment, loops, first);\n            \
+         const u8 *source = from + place.from;\n            u8 *target = to + place.to;\n            \
+         u64 divisor = segment->divisor;\n            switch (segment->kind) {{\n"
+    );
+    for kind in 0..units.len() {
+        let _ = writeln!(
+            text,
+            "            case {kind}: write_{kind}(target, read_{kind}(source, divisor), divisor); break;"
+        );
+    }
+    text.push_str("            }\n        }\n    }\n}\n");
     text
 }
 
@@ -199,10 +196,6 @@ const fn bytes_type(bytes: u64) -> &'static str {
         2 => "u16",
         _ => "u8",
     }
-}
-
-const fn element_type(dtype: DType) -> &'static str {
-    bytes_type(dtype.bytes())
 }
 
 /// The element `at` of `in`, zero-extended.
@@ -219,7 +212,8 @@ fn take(dtype: DType) -> &'static str {
 fn put(dtype: DType, value: &str) -> String {
     match dtype.bytes() {
         8 => format!(
-            "u64 value = {value}; out[at / 2].word[at % 2 * 2] = (u32)value; out[at / 2].word[at % 2 * 2 + 1] = (u32)(value >> 32);"
+            "u64 value = {value};\n        out[at / 2].word[at % 2 * 2] = (u32)value;\n        \
+             out[at / 2].word[at % 2 * 2 + 1] = (u32)(value >> 32);"
         ),
         4 => format!("out[at / 4].word[at % 4] = (u32)({value});"),
         2 => format!("out[at / 8].word[at / 2 % 4] |= (u32)(({value}) & 0xffff) << at % 2 * 16;"),
