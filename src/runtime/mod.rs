@@ -38,6 +38,7 @@
 mod backend;
 mod buffer;
 mod call;
+pub mod cuda;
 mod error;
 pub mod executor;
 pub mod fake;

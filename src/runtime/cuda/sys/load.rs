@@ -1,0 +1,252 @@
+//! Finds and loads a library.
+//!
+//! Where it is looked for:
+//!
+//! 1. at the path that the caller gives, and nowhere else;
+//! 2. else at the path in an environment variable, and nowhere else: who names a library wants that one;
+//! 3. else under its names, newest version first, wherever the system's loader looks (`LD_LIBRARY_PATH` included);
+//! 4. then in a few folders that the loader does not know: WSL's, the CUDA toolkit's;
+//! 5. then in the folders of NVIDIA's Python packages (`site-packages/nvidia/*/lib`) under `VIRTUAL_ENV`,
+//!    `CONDA_PREFIX`, the `python3` on `PATH`, `~/.local`, `/usr/local` and `/usr`.
+//!
+//! A path may be a file, or a folder that holds the library under one of its names. Loading runs a library's own start-up code: who
+//! sets these variables is trusted, as with `LD_LIBRARY_PATH`.
+
+use libloading::Library;
+use std::error::Error;
+use std::ffi::OsString;
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+/// A library that is loaded at run time.
+#[derive(Debug)]
+pub struct Wanted {
+    /// What it is, for messages.
+    pub what: &'static str,
+    /// The environment variable that holds its path.
+    pub variable: &'static str,
+    /// Its file names, best first.
+    pub names: &'static [&'static str],
+    /// Folders where the loader does not look.
+    pub folders: &'static [&'static str],
+    /// Whether NVIDIA's Python packages have it.
+    pub in_wheels: bool,
+    /// What to do when it is missing.
+    pub advice: &'static str,
+}
+
+/// The CUDA driver's library. It comes with the driver; no package has it.
+pub const CUDA: Wanted = Wanted {
+    what: "the CUDA driver library",
+    variable: "BUCKETEER_CUDA_LIB",
+    names: &["libcuda.so.1", "libcuda.so"],
+    folders: &["/usr/lib/wsl/lib"],
+    in_wheels: false,
+    advice: "install NVIDIA's driver, or name the library in BUCKETEER_CUDA_LIB",
+};
+
+/// NVIDIA's run-time compiler.
+pub const NVRTC: Wanted = Wanted {
+    what: "the CUDA run-time compiler (NVRTC)",
+    variable: "BUCKETEER_NVRTC_LIB",
+    names: &["libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so"],
+    folders: &["/usr/local/cuda/lib64", "/opt/cuda/lib64"],
+    in_wheels: true,
+    advice: "install the Python package nvidia-cuda-nvrtc or the CUDA toolkit, or name the library in \
+             BUCKETEER_NVRTC_LIB",
+};
+
+/// Why a library cannot be used.
+#[derive(Debug)]
+pub enum LoadError {
+    /// Not found, or not loaded.
+    Library {
+        /// What was looked for.
+        what: &'static str,
+        /// Every place tried, in order.
+        tried: Vec<Attempt>,
+        /// What to do.
+        advice: &'static str,
+    },
+    /// It was loaded, but lacks a function.
+    Symbol {
+        /// What was loaded.
+        what: &'static str,
+        /// From where.
+        path: PathBuf,
+        /// The function.
+        symbol: &'static str,
+        /// The loader's reason.
+        source: libloading::Error,
+    },
+}
+
+/// One place where a library was looked for.
+#[derive(Debug)]
+pub struct Attempt {
+    /// A path, or a name for the system's loader to find.
+    pub path: PathBuf,
+    /// Why it was not this.
+    pub error: libloading::Error,
+}
+
+impl fmt::Display for LoadError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Library { what, tried, advice } => {
+                write!(f, "{what} cannot be loaded; {advice}; tried")?;
+                tried
+                    .iter()
+                    .try_for_each(|Attempt { path, error }| write!(f, "\n  {}: {}", path.display(), chain(error)))
+            }
+            Self::Symbol { what, path, symbol, source } => write!(
+                f,
+                "{what} at {} has no function {symbol}: it is too old, or another library: {}",
+                path.display(),
+                chain(source)
+            ),
+        }
+    }
+}
+
+impl Error for LoadError {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        match self {
+            Self::Library { tried, .. } => tried.first().map(|attempt| &attempt.error as _),
+            Self::Symbol { source, .. } => Some(source),
+        }
+    }
+}
+
+/// The innermost reason, which is the one that says something: libloading's own text is "dlopen failed".
+fn chain(error: &dyn Error) -> String {
+    let mut last = error;
+    while let Some(source) = last.source() {
+        last = source;
+    }
+    last.to_string()
+}
+
+/// Loads a library from the first place that has it. It stays loaded for good: its threads and handles outlive any owner
+/// that we could give it.
+pub fn load(wanted: &Wanted, path: Option<&Path>) -> Result<(&'static Library, PathBuf), LoadError> {
+    let mut tried = Vec::new();
+    for path in places(wanted, path, &|name| std::env::var_os(name)) {
+        // SAFETY: start-up code of a library runs. It is the one that the system, or whoever sets its variables, has
+        // put there for this purpose; see the module's text.
+        match unsafe { Library::new(&path) } {
+            Ok(library) => return Ok((Box::leak(Box::new(library)), path)),
+            Err(error) => tried.push(Attempt { path, error }),
+        }
+    }
+    Err(LoadError::Library { what: wanted.what, tried, advice: wanted.advice })
+}
+
+/// Where to look, in order.
+fn places(wanted: &Wanted, path: Option<&Path>, variable: &dyn Fn(&str) -> Option<OsString>) -> Vec<PathBuf> {
+    let set = |name: &str| variable(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    if let Some(path) = path.map(Path::to_owned).or_else(|| set(wanted.variable)) {
+        if path.is_dir() {
+            return wanted.names.iter().map(|name| path.join(name)).collect();
+        }
+        return vec![path];
+    }
+    let mut places: Vec<PathBuf> = wanted.names.iter().map(PathBuf::from).collect();
+    let mut installations: Vec<Vec<PathBuf>> = wanted.folders.iter().map(|folder| vec![folder.into()]).collect();
+    if wanted.in_wheels {
+        installations.extend(prefixes(&set).iter().map(|prefix| wheel_folders(prefix)));
+    }
+    for folders in installations {
+        let files = wanted.names.iter().flat_map(|name| folders.iter().map(move |folder| folder.join(name)));
+        places.extend(files.filter(|path| path.exists()));
+    }
+    let mut seen = std::collections::HashSet::new();
+    places.retain(|place| seen.insert(place.clone()));
+    places
+}
+
+/// Where Python installations may be.
+fn prefixes(set: &dyn Fn(&str) -> Option<PathBuf>) -> Vec<PathBuf> {
+    let mut prefixes: Vec<PathBuf> = ["VIRTUAL_ENV", "CONDA_PREFIX"].iter().filter_map(|name| set(name)).collect();
+    let path = set("PATH").unwrap_or_default();
+    let python = std::env::split_paths(&path).map(|folder| folder.join("python3")).find(|python| python.exists());
+    if let Some(python) = python {
+        // As named, which in a virtual environment is its own, and as linked, which is the installation behind it.
+        let real = python.canonicalize().ok();
+        prefixes.extend(
+            [Some(python), real].iter().flatten().filter_map(|python| Some(python.parent()?.parent()?.to_owned())),
+        );
+    }
+    prefixes.extend(set("HOME").map(|home| home.join(".local")));
+    prefixes.extend(["/usr/local", "/usr"].map(PathBuf::from));
+    prefixes
+}
+
+/// `lib/python3.*/{site,dist}-packages/nvidia/*/lib` below a prefix.
+fn wheel_folders(prefix: &Path) -> Vec<PathBuf> {
+    let pythons = children(&prefix.join("lib"))
+        .into_iter()
+        .filter(|path| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("python3")));
+    let packages = pythons.flat_map(|python| ["site-packages", "dist-packages"].map(|name| python.join(name)));
+    packages.flat_map(|packages| children(&packages.join("nvidia"))).map(|package| package.join("lib")).collect()
+}
+
+/// What a folder holds, last name first, so that a newer version stands before an older; empty when it cannot be read.
+fn children(folder: &Path) -> Vec<PathBuf> {
+    let mut paths: Vec<PathBuf> =
+        std::fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path()).collect();
+    paths.sort_by(|a, b| b.cmp(a));
+    paths
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn look(wanted: &Wanted, path: Option<&str>, variables: &[(&str, &str)]) -> Vec<PathBuf> {
+        places(wanted, path.map(Path::new), &|name| {
+            variables.iter().find(|(key, _)| *key == name).map(|(_, value)| value.into())
+        })
+    }
+
+    #[test]
+    fn a_given_path_stands_before_the_variable_and_both_stand_alone() {
+        let variables = [("BUCKETEER_CUDA_LIB", "/from/variable.so")];
+        assert_eq!(look(&CUDA, Some("/given.so"), &variables), [Path::new("/given.so")]);
+        assert_eq!(look(&CUDA, None, &variables), [Path::new("/from/variable.so")]);
+        assert_eq!(look(&CUDA, None, &[("BUCKETEER_CUDA_LIB", "")])[0], Path::new("libcuda.so.1"));
+    }
+
+    #[test]
+    fn wheels_are_found_under_each_prefix() {
+        let root = std::env::temp_dir().join(format!("bucketeer-wheels-{}", std::process::id()));
+        let lib = |package: &str| root.join("lib/python3.11/site-packages/nvidia").join(package).join("lib");
+        for (package, name) in [("cu13", "libnvrtc.so.13"), ("cuda_nvrtc", "libnvrtc.so.12")] {
+            std::fs::create_dir_all(lib(package)).unwrap();
+            std::fs::write(lib(package).join(name), "").unwrap();
+        }
+        let prefix = root.to_str().unwrap();
+        let expected = [lib("cu13").join("libnvrtc.so.13"), lib("cuda_nvrtc").join("libnvrtc.so.12")];
+        for variable in ["VIRTUAL_ENV", "CONDA_PREFIX"] {
+            let found = look(&NVRTC, None, &[(variable, prefix)]);
+            assert!(
+                found.iter().zip(NVRTC.names).all(|(path, name)| path == Path::new(name)),
+                "the system's come first"
+            );
+            let wheels: Vec<_> = found.iter().filter(|path| path.starts_with(&root)).collect();
+            assert_eq!(wheels, expected.iter().collect::<Vec<_>>());
+        }
+        assert_eq!(look(&NVRTC, Some(lib("cu13").to_str().unwrap()), &[])[0], expected[0], "a folder is looked into");
+        std::fs::remove_dir_all(root).unwrap();
+    }
+
+    #[test]
+    fn a_missing_library_names_every_place_and_the_loaders_reason() {
+        let folder = std::env::temp_dir();
+        let error = load(&CUDA, Some(&folder.join("no-such.so"))).unwrap_err();
+        let text = error.to_string();
+        assert!(text.contains("no-such.so: ") && text.contains("No such file"), "{text}");
+        assert!(text.contains("BUCKETEER_CUDA_LIB"), "{text}");
+        assert!(error.source().is_some());
+    }
+}
