@@ -1,0 +1,583 @@
+//! The layer over the CUDA driver, on the fake GPU of `testing/fakegpu`.
+
+#![expect(unsafe_code, reason = "launches and raw handles; each says why it may")]
+
+mod fakegpu;
+
+use bucketeer::runtime::cuda::nvrtc::Request;
+use bucketeer::runtime::cuda::{
+    Arch, Arg, Context, CudaError, DeviceBuffer, Driver, Event, Function, ImageKind, Launch, PinnedBuffer, Stream,
+};
+use fakegpu::{Session, session};
+use std::error::Error;
+use std::time::{Duration, Instant};
+
+/// Keeps to what `testing/fakegpu/src/kernel.rs` asks for.
+const SOURCE: &str = r#"
+typedef unsigned long long u64;
+typedef unsigned int u32;
+#ifdef __cplusplus
+extern "C" {
+#endif
+__constant__ u32 offset[2] = {0, 100};
+
+__global__ void __launch_bounds__(256) add(u32 *to, const u32 *__restrict__ from, u64 len, u64 which) {
+    u64 step = (u64)gridDim.x * blockDim.x;
+    for (u64 at = (u64)blockIdx.x * blockDim.x + threadIdx.x; at < len; at += step)
+        to[at] = from[at] + offset[which];
+}
+#ifdef __cplusplus
+}
+#endif
+"#;
+
+fn kernel(session: &Session, context: &Context) -> Function {
+    let arch = context.device().arch().unwrap();
+    let request = Request { source: SOURCE, name: "add.cu", arch, kind: ImageKind::Cubin, options: &[] };
+    let compiled = session.nvrtc().compile(&request).unwrap();
+    context.load_module(&compiled.image).unwrap().function("add").unwrap()
+}
+
+/// Launches `add` of `len` numbers with an offset of 100.
+fn add(
+    stream: &Stream,
+    kernel: &Function,
+    to: &DeviceBuffer,
+    from: &DeviceBuffer,
+    len: usize,
+) -> Result<(), CudaError> {
+    let args = [Arg::Buffer(to), Arg::Buffer(from), Arg::U64(len as u64), Arg::U64(1)];
+    // SAFETY: the kernel has these four parameters. Where `len` is beyond the buffers, which tests do on purpose, the
+    // fake has guards behind them.
+    unsafe { stream.launch(kernel, Launch::linear(4, 64), &args) }
+}
+
+fn bytes(numbers: impl IntoIterator<Item = u32>) -> Vec<u8> {
+    numbers.into_iter().flat_map(u32::to_le_bytes).collect()
+}
+
+fn download(stream: &Stream, buffer: &DeviceBuffer) -> Vec<u8> {
+    let mut content = vec![0; buffer.len()];
+    stream.download(buffer, 0, &mut content).unwrap();
+    content
+}
+
+#[test]
+fn the_driver_tells_what_it_drives() {
+    let session = session();
+    let driver = session.driver();
+    assert_eq!(driver.version().unwrap().to_string(), "13.0");
+    assert_eq!(driver.device_count().unwrap(), 8);
+    let device = driver.device(7).unwrap();
+    assert_eq!((device.name().unwrap().as_str(), device.arch().unwrap()), ("Fake GPU 7", Arch(90)));
+    assert_eq!(device.total_bytes().unwrap(), 4 << 30);
+    for ordinal in [8, u32::MAX] {
+        let error = driver.device(ordinal).err().unwrap().to_string();
+        assert_eq!(error, format!("there is no GPU {ordinal}: the driver sees 8, counted from 0"));
+    }
+    session.set_devices(0);
+    let error = Driver::load(Some(fakegpu::path())).err().unwrap().to_string();
+    assert_eq!(error, "cuInit failed with CUDA_ERROR_NO_DEVICE (100): no CUDA-capable device is detected");
+}
+
+#[test]
+fn bytes_go_to_the_device_within_it_and_back() {
+    let session = session();
+    let context = session.driver().device(0).unwrap().context().unwrap();
+    let stream = context.stream().unwrap();
+    let (a, b) = (context.alloc(16).unwrap(), context.alloc(16).unwrap());
+    let mut pinned = context.alloc_pinned(20).unwrap();
+    assert_eq!(pinned.bytes().unwrap(), [0; 20]);
+    pinned.bytes().unwrap().copy_from_slice(&(0..20).collect::<Vec<u8>>());
+    session.delay_us(500);
+    stream.fill(&a, 0..16, 9).unwrap();
+    stream.copy_to_device(&pinned, 2..10, &a, 4).unwrap();
+    stream.copy(&a.slice(4..16).unwrap(), 1..9, &b, 8).unwrap();
+    stream.copy_to_host(&b, 8..16, &mut pinned, 12).unwrap();
+    assert!(!pinned.is_idle().unwrap());
+    // Waits for the copy.
+    assert_eq!(pinned.bytes().unwrap()[10..], [10, 11, 3, 4, 5, 6, 7, 8, 9, 9]);
+    assert!(pinned.is_idle().unwrap());
+    assert_eq!(download(&stream, &a), [9, 9, 9, 9, 2, 3, 4, 5, 6, 7, 8, 9, 9, 9, 9, 9]);
+    assert_eq!(download(&stream, &b)[..8], [0xcd; 8], "what nothing was written to is poisoned");
+    assert_eq!(session.violations(), [""; 0]);
+}
+
+#[test]
+fn blocking_copies_go_in_parts() {
+    let session = session();
+    let context = session.driver().device(0).unwrap().context().unwrap();
+    let stream = context.stream().unwrap();
+    for len in [0, 1, (4 << 20) - 1, 4 << 20, (4 << 20) + 1, (9 << 20) + 5] {
+        let content: Vec<u8> = (0..len).map(|at| (at % 251) as u8).collect();
+        let buffer = context.alloc(len + 3).unwrap();
+        stream.upload(&content, &buffer, 3).unwrap();
+        let mut back = vec![0; len];
+        stream.download(&buffer, 3, &mut back).unwrap();
+        assert!(back == content, "{len}");
+    }
+}
+
+#[test]
+fn a_handwritten_kernel_runs() {
+    let session = session();
+    let context = session.driver().device(0).unwrap().context().unwrap();
+    let stream = context.stream().unwrap();
+    let kernel = kernel(&session, &context);
+    for len in [0, 1, 255, 256, 257, 5000] {
+        let (from, to) = (context.alloc(len * 4).unwrap(), context.alloc(len * 4).unwrap());
+        stream.upload(&bytes(0..len as u32), &from, 0).unwrap();
+        add(&stream, &kernel, &to, &from, len).unwrap();
+        assert_eq!(download(&stream, &to), bytes(100..100 + len as u32));
+    }
+    assert_eq!(session.violations(), [""; 0]);
+}
+
+/// Runs producer, event, consumer on two streams; what the consumer saw.
+fn produce_and_consume(session: &Session, waits: bool) -> Vec<u8> {
+    let context = session.driver().device(0).unwrap().context().unwrap();
+    let (producer, consumer) = (context.stream().unwrap(), context.stream().unwrap());
+    let kernel = kernel(session, &context);
+    let [from, middle, to] = [(); 3].map(|()| context.alloc(4000).unwrap());
+    producer.upload(&bytes(0..1000), &from, 0).unwrap();
+    producer.fill(&to, 0..4000, 0).unwrap();
+    producer.synchronize().unwrap();
+    session.delay_stream_us(&producer, 30_000);
+    add(&producer, &kernel, &middle, &from, 1000).unwrap();
+    let event = context.event().unwrap();
+    producer.record(&event).unwrap();
+    if waits {
+        consumer.wait(&event).unwrap();
+    }
+    consumer.copy(&middle, 0..4000, &to, 0).unwrap();
+    consumer.synchronize().unwrap();
+    download(&consumer, &to)
+}
+
+#[test]
+fn a_left_out_event_wait_shows_as_a_wrong_value_under_delay() {
+    let session = session();
+    assert_eq!(produce_and_consume(&session, true), bytes(100..1100));
+    assert_eq!(produce_and_consume(&session, false), [0xcd; 4000], "the poison of a fresh allocation");
+}
+
+#[test]
+fn events_tell_when_work_is_over_and_how_long_it_took() {
+    let session = session();
+    let context = session.driver().device(0).unwrap().context().unwrap();
+    let stream = context.stream().unwrap();
+    let (start, end) = (context.timing_event().unwrap(), context.timing_event().unwrap());
+    assert!(end.is_done().unwrap(), "not recorded");
+    session.delay_us(20_000);
+    let buffer = context.alloc(4).unwrap();
+    stream.record(&start).unwrap();
+    stream.fill(&buffer, 0..4, 1).unwrap();
+    stream.record(&end).unwrap();
+    assert!(!end.is_done().unwrap() && !stream.is_idle().unwrap());
+    assert!(!end.wait_timeout(Duration::from_millis(1)).unwrap());
+    assert!(end.wait_timeout(Duration::from_secs(10)).unwrap());
+    end.synchronize().unwrap();
+    let took = end.since(&start).unwrap();
+    assert!(took >= Duration::from_millis(20) && took < Duration::from_secs(10), "{took:?}");
+    let order = context.event().unwrap();
+    stream.record(&order).unwrap();
+    assert!(order.since(&start).unwrap_err().to_string().contains("timing_event"));
+}
+
+#[test]
+fn what_is_dropped_in_flight_is_freed_after_its_work() {
+    let session = session();
+    {
+        let context = session.driver().device(0).unwrap().context().unwrap();
+        let stream = context.stream().unwrap();
+        let kernel = kernel(&session, &context);
+        let [from, middle, to] = [(); 3].map(|()| context.alloc(400).unwrap());
+        let mut pinned = context.alloc_pinned(400).unwrap();
+        pinned.bytes().unwrap().copy_from_slice(&bytes(0..100));
+        session.delay_us(5_000);
+        stream.copy_to_device(&pinned, 0..400, &from, 0).unwrap();
+        add(&stream, &kernel, &middle, &from, 100).unwrap();
+        stream.copy(&middle, 0..400, &to, 0).unwrap();
+        drop((pinned, from, middle, kernel));
+        assert_eq!(context.waiting_to_be_freed(), 4);
+        assert_eq!(download(&stream, &to), bytes(100..200));
+        context.synchronize().unwrap();
+        assert_eq!(context.waiting_to_be_freed(), 0);
+        // And with the context gone before the work.
+        stream.fill(&to, 0..400, 1).unwrap();
+    }
+    assert_eq!(session.live(), [0; 4]);
+    assert_eq!(session.violations(), [""; 0]);
+}
+
+#[test]
+fn wrong_ranges_are_refused_before_the_driver_is_asked() {
+    let session = session();
+    let driver = session.driver();
+    let context = driver.device(0).unwrap().context().unwrap();
+    let stream = context.stream().unwrap();
+    let buffer = context.alloc(10).unwrap();
+    let mut pinned = context.alloc_pinned(10).unwrap();
+    let far = driver.device(1).unwrap().context().unwrap().alloc(10).unwrap();
+    session.log();
+    #[expect(clippy::reversed_empty_ranges, reason = "that is the mistake")]
+    let mistakes = [
+        stream.fill(&buffer, 0..11, 0),
+        stream.fill(&buffer, 5..4, 0),
+        stream.upload(&[0; 11], &buffer, 0),
+        stream.upload(&[0], &buffer, usize::MAX),
+        stream.download(&buffer, 9, &mut [0; 2]),
+        stream.copy_to_device(&pinned, 1..11, &buffer, 0),
+        stream.copy_to_device(&pinned, 0..2, &buffer, 9),
+        stream.copy_to_host(&buffer, 0..2, &mut pinned, 9),
+        stream.copy(&buffer, 0..4, &buffer, 3),
+        stream.copy(&far, 0..4, &buffer, 0),
+        buffer.slice(2..11).map(drop),
+    ];
+    for mistake in mistakes {
+        let error = mistake.unwrap_err();
+        assert!(matches!(error, CudaError::Invalid { .. }), "{error}");
+    }
+    assert!(session.log().is_empty());
+    stream.copy(&buffer, 0..4, &buffer, 4).unwrap();
+    stream.fill(&buffer, 10..10, 0).unwrap();
+    let error = stream.copy(&far, 0..4, &buffer, 0).unwrap_err().to_string();
+    assert_eq!(error, "Stream::copy: the buffer is of a context of GPU 1, the stream of GPU 0");
+}
+
+#[test]
+fn launches_stay_within_the_limits() {
+    let session = session();
+    let context = session.driver().device(0).unwrap().context().unwrap();
+    let stream = context.stream().unwrap();
+    let kernel = kernel(&session, &context);
+    let launch = |grid, block, shared_bytes| {
+        let args = [Arg::U64(0), Arg::U64(0), Arg::U64(0), Arg::U64(0)];
+        // SAFETY: four parameters, and no numbers to add.
+        unsafe { stream.launch(&kernel, Launch { grid, block, shared_bytes }, &args) }
+    };
+    launch([1, 1, 1], [1024, 1, 1], 48 << 10).unwrap();
+    launch([1, 65_535, 1], [16, 1, 1], 0).unwrap();
+    for (grid, block, shared_bytes, why) in [
+        ([0, 1, 1], [1, 1, 1], 0, "the grid is 0 in x, the device allows 1 to 2147483647"),
+        ([1, 65_536, 1], [1, 1, 1], 0, "the grid is 65536 in y, the device allows 1 to 65535"),
+        ([1, 1, 1], [1, 1, 65], 0, "the block is 65 in z, the device allows 1 to 64"),
+        ([1, 1, 1], [512, 3, 1], 0, "a block has 1536 threads, the kernel can have 1024"),
+        ([1, 1, 1], [1, 1, 1], 49_153, "a block asks for 49153 bytes of shared memory, the device has 49152"),
+    ] {
+        let error = launch(grid, block, shared_bytes).unwrap_err().to_string();
+        assert_eq!(error, format!("Stream::launch: kernel add: {why}"));
+    }
+    let error = context_error(kernel_module(&session, &context).function("sub"));
+    assert!(error.contains("the module has no kernel `sub`"), "{error}");
+}
+
+fn kernel_module(session: &Session, context: &Context) -> bucketeer::runtime::cuda::Module {
+    let request = Request { source: SOURCE, name: "add.cu", arch: Arch(90), kind: ImageKind::Ptx, options: &[] };
+    context.load_module(&session.nvrtc().compile(&request).unwrap().image).unwrap()
+}
+
+fn context_error<T>(result: Result<T, CudaError>) -> String {
+    result.err().expect("it fails").to_string()
+}
+
+#[test]
+fn memory_that_is_used_up_is_an_error_with_numbers() {
+    let session = session();
+    session.set_memory_bytes(1000);
+    let context = session.driver().device(0).unwrap().context().unwrap();
+    let first = context.alloc(600).unwrap();
+    let error = context_error(context.alloc(401));
+    assert!(error.starts_with("401 bytes cannot be allocated, 400 of 1000 are free: cuMemAlloc_v2 failed"), "{error}");
+    assert!(context_error(context.alloc(usize::MAX)).contains("CUDA_ERROR_OUT_OF_MEMORY (2)"));
+    assert!(context_error(context.alloc_pinned(usize::MAX)).contains("cuMemAllocHost_v2"));
+    drop(first);
+    context.alloc(1000).unwrap();
+}
+
+#[test]
+fn use_after_free_is_found() {
+    let session = session();
+    let context = session.driver().device(0).unwrap().context().unwrap();
+    let stream = context.stream().unwrap();
+    let buffer = context.alloc(64).unwrap();
+    let pointer = buffer.pointer();
+    drop(buffer);
+    // SAFETY: not kept, on purpose: the fake checks each copy against its allocations.
+    let stale = unsafe { DeviceBuffer::from_raw(&context, pointer, 64, Box::new(())) };
+    stream.fill(&stale, 0..64, 1).unwrap();
+    let error = context_error(stream.synchronize());
+    assert!(error.contains("cuStreamSynchronize failed with CUDA_ERROR_ILLEGAL_ADDRESS (700)"), "{error}");
+    assert!(context_error(context.alloc(1)).contains("(700)"), "the context stays lost");
+    let found = session.violations();
+    assert!(found.len() == 1 && found[0].contains("which is freed"), "{found:?}");
+}
+
+#[test]
+fn a_kernel_that_writes_beyond_its_buffer_is_found() {
+    let session = session();
+    let context = session.driver().device(0).unwrap().context().unwrap();
+    let stream = context.stream().unwrap();
+    let kernel = kernel(&session, &context);
+    let (from, to) = (context.alloc(44).unwrap(), context.alloc(40).unwrap());
+    add(&stream, &kernel, &to, &from, 10).unwrap();
+    stream.synchronize().unwrap();
+    add(&stream, &kernel, &to, &from, 11).unwrap();
+    assert!(context_error(stream.synchronize()).contains("(700)"));
+    let found = session.violations();
+    assert!(found.len() == 1 && found[0].contains("kernel add: bytes behind memory"), "{found:?}");
+}
+
+/// All calls once, through everything that may fail.
+fn everything(nvrtc: &bucketeer::runtime::cuda::nvrtc::Nvrtc) -> Result<(), Box<dyn Error>> {
+    let driver = Driver::load(Some(fakegpu::path()))?;
+    driver.version()?;
+    driver.device_count()?;
+    let device = driver.device(3)?;
+    device.name()?;
+    device.total_bytes()?;
+    let context = device.context()?;
+    context.memory()?;
+    let (one, two) = (context.stream()?, context.stream()?);
+    let arch = device.arch()?;
+    let image =
+        nvrtc.compile(&Request { source: SOURCE, name: "a.cu", arch, kind: ImageKind::Cubin, options: &[] })?.image;
+    let kernel = context.load_module(&image)?.function("add")?;
+    let (from, to) = (context.alloc(400)?, context.alloc(400)?);
+    let mut pinned = context.alloc_pinned(400)?;
+    pinned.bytes()?.copy_from_slice(&bytes(0..100));
+    let [start, end] = [context.timing_event()?, context.timing_event()?];
+    one.record(&start)?;
+    one.copy_to_device(&pinned, 0..400, &from, 0)?;
+    one.fill(&to, 0..400, 0)?;
+    add(&one, &kernel, &to, &from, 100)?;
+    one.record(&end)?;
+    two.wait(&end)?;
+    two.copy(&to, 0..400, &from, 0)?;
+    two.copy_to_host(&from, 0..400, &mut pinned, 0)?;
+    let right = pinned.bytes()? == bytes(100..200);
+    end.synchronize()?;
+    end.is_done()?;
+    end.since(&start)?;
+    one.is_idle()?;
+    two.synchronize()?;
+    context.synchronize()?;
+    assert!(right, "no error, so the values are right");
+    Ok(())
+}
+
+/// The functions of a table in `sys`, in its order.
+fn symbols(table: &'static str) -> impl Iterator<Item = &'static str> {
+    let lines = table.lines().filter(|line| line.starts_with("        cu") || line.starts_with("        nvrtc"));
+    lines.filter_map(|line| line.trim().split_once('(').map(|(name, _)| name))
+}
+
+const DRIVER_TABLE: &str = include_str!("../src/runtime/cuda/sys/driver.rs");
+const NVRTC_TABLE: &str = include_str!("../src/runtime/cuda/sys/nvrtc.rs");
+
+#[test]
+fn a_fault_of_any_call_is_an_error_that_names_it_and_leaks_nothing() {
+    let session = session();
+    let nvrtc = session.nvrtc();
+    everything(&nvrtc).unwrap();
+    let unlogged = ["cuGetErrorName", "cuGetErrorString"];
+    // These run in drops, which have nobody to tell.
+    let in_drops = [
+        "cuDevicePrimaryCtxRelease_v2",
+        "cuMemFree_v2",
+        "cuMemFreeHost",
+        "cuStreamDestroy_v2",
+        "cuEventDestroy_v2",
+        "cuModuleUnload",
+    ];
+    let mut struck = 0;
+    for symbol in symbols(DRIVER_TABLE).filter(|symbol| !unlogged.contains(symbol)) {
+        let before = session.live(); // what a failed drop left stays
+        session.inject(&format!("{symbol}:1=999"));
+        match everything(&nvrtc) {
+            Ok(()) => assert!(in_drops.contains(&symbol), "{symbol} failed and nobody said so"),
+            Err(error) => {
+                let expected = format!("{symbol} failed with CUDA_ERROR_UNKNOWN (999): unknown error");
+                assert!(error.to_string().contains(&expected), "{symbol}: {error}");
+                struck += 1;
+            }
+        }
+        session.reset();
+        if !in_drops.contains(&symbol) {
+            assert_eq!(session.live(), before, "{symbol} leaves something behind");
+        }
+        everything(&nvrtc).unwrap_or_else(|error| panic!("after {symbol}: {error}"));
+    }
+    assert_eq!(struck, symbols(DRIVER_TABLE).count() - unlogged.len() - in_drops.len());
+}
+
+#[test]
+fn a_code_that_the_driver_does_not_know_is_an_error_too() {
+    let session = session();
+    session.inject("cuMemAlloc_v2:1=12345");
+    let context = session.driver().device(0).unwrap().context().unwrap();
+    let error = context_error(context.alloc(1));
+    assert_eq!(error, "cuMemAlloc_v2 failed with unknown code (12345): the driver has no words for it");
+}
+
+#[test]
+fn work_that_fails_in_the_stream_fails_the_wait() {
+    let session = session();
+    let context = session.driver().device(0).unwrap().context().unwrap();
+    let stream = context.stream().unwrap();
+    let buffer = context.alloc(4).unwrap();
+    let mut pinned = context.alloc_pinned(4).unwrap();
+    session.inject("cuMemcpyDtoHAsync_v2:1=late:719");
+    stream.copy_to_host(&buffer, 0..4, &mut pinned, 0).unwrap();
+    let error = context_error(pinned.bytes());
+    assert!(error.contains("cuEventSynchronize failed with CUDA_ERROR_LAUNCH_FAILED (719)"), "{error}");
+}
+
+#[test]
+fn a_device_that_hangs_hangs_neither_waits_with_a_limit_nor_drops() {
+    let session = session();
+    let context = session.driver().device(6).unwrap().context().unwrap();
+    let stream = context.stream().unwrap();
+    let buffer = context.alloc(4).unwrap();
+    session.inject("cuMemsetD8Async:1=hang");
+    stream.fill(&buffer, 0..4, 1).unwrap();
+    let event = context.event().unwrap();
+    stream.record(&event).unwrap();
+    assert!(!event.wait_timeout(Duration::from_millis(20)).unwrap());
+    let start = Instant::now();
+    drop((buffer, stream, event, context));
+    assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
+}
+
+#[test]
+fn threads_share_a_stream() {
+    let session = session();
+    let context = session.driver().device(0).unwrap().context().unwrap();
+    let stream = context.stream().unwrap();
+    let kernel = kernel(&session, &context);
+    let from = context.alloc(400).unwrap();
+    stream.upload(&bytes(0..100), &from, 0).unwrap();
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                for _ in 0..20 {
+                    let to = context.alloc(400).unwrap();
+                    add(&stream, &kernel, &to, &from, 100).unwrap();
+                    assert_eq!(download(&stream, &to), bytes(100..200));
+                }
+            });
+        }
+    });
+    assert_eq!(session.violations(), [""; 0]);
+}
+
+#[test]
+fn handles_are_safe_to_send_and_to_share() {
+    fn check<T: Send + Sync>() {}
+    check::<Driver>();
+    check::<Context>();
+    check::<Stream>();
+    check::<Event>();
+    check::<DeviceBuffer>();
+    check::<PinnedBuffer>();
+    check::<Function>();
+    check::<bucketeer::runtime::cuda::nvrtc::Nvrtc>();
+}
+
+#[test]
+fn handles_of_other_libraries_come_in_and_stay_theirs() {
+    let session = session();
+    let device = session.driver().device(0).unwrap();
+    let theirs = device.context().unwrap();
+    let their_stream = theirs.stream().unwrap();
+    let their_buffer = theirs.alloc(8).unwrap();
+    session.log();
+    {
+        // SAFETY: the context, the stream and the buffer outlive this block, which waits for its work.
+        let context = unsafe { Context::from_raw(&device, theirs.as_raw()) }.unwrap();
+        // SAFETY: as above.
+        let stream = unsafe { Stream::from_raw(&context, their_stream.as_raw()) };
+        // SAFETY: as above.
+        let buffer = unsafe { DeviceBuffer::from_raw(&context, their_buffer.pointer(), 8, Box::new(())) };
+        stream.fill(&buffer, 0..8, 7).unwrap();
+        stream.synchronize().unwrap();
+    }
+    let calls: Vec<String> = session.log().iter().map(|line| line["call"].as_str().unwrap().to_owned()).collect();
+    let of_work: Vec<&String> = calls.iter().filter(|call| *call != "cuDeviceGetAttribute").collect();
+    assert_eq!(of_work, ["cuMemsetD8Async", "cuStreamSynchronize"], "nothing of theirs is destroyed");
+    assert_eq!(download(&their_stream, &their_buffer), [7; 8]);
+}
+
+#[test]
+fn ptx_runs_and_too_new_ptx_says_what_to_do() {
+    let session = session();
+    let context = session.driver().device(0).unwrap().context().unwrap();
+    let ptx = |version: &str| {
+        let text =
+            format!("// written by hand\n.version {version}\n.target sm_80\n.visible .entry add(\n)\n{{ ret; }}\n");
+        bucketeer::runtime::cuda::Image::new(text.into_bytes()).unwrap()
+    };
+    session.register_ptx("add", SOURCE);
+    session.set_driver_version(12_010);
+    let kernel = context.load_module(&ptx("8.1")).unwrap().function("add").unwrap();
+    let stream = context.stream().unwrap();
+    let (from, to) = (context.alloc(40).unwrap(), context.alloc(40).unwrap());
+    stream.upload(&bytes(0..10), &from, 0).unwrap();
+    add(&stream, &kernel, &to, &from, 10).unwrap();
+    assert_eq!(download(&stream, &to), bytes(100..110));
+    let error = context_error(context.load_module(&ptx("8.2")));
+    assert!(
+        error.starts_with(
+            "the PTX is of version 8.2, and the driver, for CUDA 12.1, is too old for it: update the driver"
+        ),
+        "{error}"
+    );
+    session.register_ptx("add", "__global__ void add(int n) {}");
+    let error = context_error(context.load_module(&ptx("8.1")));
+    assert!(error.contains("CUDA_ERROR_INVALID_PTX") && error.contains("\n  fakegpu:"), "{error}");
+}
+
+/// A library that has functions of these names, which do nothing.
+fn stub(folder: &std::path::Path, name: &str, symbols: impl Iterator<Item = &'static str>) -> std::path::PathBuf {
+    let source = folder.join(format!("{name}.c"));
+    std::fs::write(&source, symbols.map(|symbol| format!("void {symbol}(void) {{}}\n")).collect::<String>()).unwrap();
+    let library = folder.join(format!("{name}.so"));
+    let compiler = std::env::var("CC").unwrap_or_else(|_| "cc".to_owned());
+    let done =
+        std::process::Command::new(compiler).args(["-shared", "-fPIC", "-o"]).arg(&library).arg(&source).status();
+    assert!(done.unwrap().success());
+    library
+}
+
+#[test]
+fn a_missing_function_is_an_error_that_names_it() {
+    let folder = std::env::temp_dir().join(format!("bucketeer-stubs-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    for missing in symbols(DRIVER_TABLE) {
+        let library = stub(&folder, missing, symbols(DRIVER_TABLE).filter(|symbol| *symbol != missing));
+        let error = Driver::load(Some(&library)).err().expect("one is missing");
+        let expected = format!("the CUDA driver library at {} has no function {missing}: ", library.display());
+        assert!(error.to_string().starts_with(&expected), "{error}");
+        assert!(error.to_string().contains("undefined symbol"), "the loader's reason: {error}");
+    }
+    for missing in symbols(NVRTC_TABLE) {
+        let library = stub(&folder, missing, symbols(NVRTC_TABLE).filter(|symbol| *symbol != missing));
+        let error = bucketeer::runtime::cuda::nvrtc::Nvrtc::load(Some(&library)).err().expect("one is missing");
+        assert!(error.to_string().contains(&format!("has no function {missing}: ")), "{error}");
+    }
+    std::fs::remove_dir_all(folder).unwrap();
+}
+
+#[test]
+fn a_missing_library_is_an_error_with_the_places_tried() {
+    let nowhere = std::env::temp_dir().join("no-such-folder/libcuda.so.1");
+    let error = Driver::load(Some(&nowhere)).err().expect("it is not there");
+    assert!(error.to_string().contains(&format!("{}: ", nowhere.display())), "{error}");
+    let CudaError::Load(load) = error else { panic!("{error}") };
+    assert!(load.source().is_some(), "the loader's reason");
+    let text = std::env::temp_dir().join(format!("bucketeer-not-a-library-{}", std::process::id()));
+    std::fs::write(&text, "text").unwrap();
+    let error = Driver::load(Some(&text)).err().expect("it is no library").to_string();
+    std::fs::remove_file(&text).unwrap();
+    assert!(error.contains("tried\n  ") && error.contains("file too short"), "{error}");
+}
