@@ -5,7 +5,9 @@ mod host;
 
 use bucketeer::codegen::TransferError;
 use bucketeer::codegen::average::Average;
-use bucketeer::codegen::cuda::{CudaModule, CudaOptions, KERNEL, fixed_module, fixed_units};
+use bucketeer::codegen::cuda::{
+    CudaModule, CudaOptions, FIXED_KERNEL, FIXED_PTX, KERNEL, digest, fixed_module, fixed_units,
+};
 use bucketeer::codegen::plan::LaunchPlan;
 use bucketeer::codegen::transfer::Unit;
 use bucketeer::ir::DType;
@@ -274,4 +276,15 @@ fn every_dtype_moves_as_it_is() {
         assert_eq!(units, [Unit::Move(16)], "{word}");
         assert_eq!(launches[0].moved_bytes, 32 * dtype.bytes(), "{word}");
     }
+}
+
+#[test]
+fn the_ptx_that_is_shipped_is_of_the_source_and_of_a_version_that_old_drivers_know() {
+    let first = FIXED_PTX.lines().next().unwrap();
+    let expected = format!("// source {:016x}", digest(&fixed_module()));
+    assert_eq!(first, expected, "run scripts/fixed-ptx");
+    for line in [".version 8.1", ".target sm_80", ".address_size 64"] {
+        assert!(FIXED_PTX.lines().any(|found| found == line), "{line}");
+    }
+    assert!(FIXED_PTX.contains(&format!(".visible .entry {FIXED_KERNEL}(")));
 }

@@ -54,7 +54,7 @@ fn kernels_and_their_plan_are_printed() {
     let bucketed = "lower g.bkt --pipeline bucket-reduce-scatter";
     let ran = folder.run(&format!("{bucketed} --emit cuda -o k.cu")).expect(0, &["proven equal"]);
     assert_eq!(ran.out(), "");
-    assert!(folder.read("k.cu").contains("__global__ void __launch_bounds__(256) bucketeer_move("));
+    assert!(folder.read("k.cu").contains("__global__ void __launch_bounds__(256, 3) bucketeer_move("));
     let plan = |options: &str| -> serde_json::Value {
         serde_json::from_str(folder.run(&format!("{bucketed} --emit plan {options}")).expect(0, &[]).out()).unwrap()
     };

@@ -30,6 +30,8 @@ pub use tables::{LOOP_BYTES, SEGMENT_BYTES, Tables};
 
 /// Threads of a block.
 pub const THREADS: u32 = 256;
+/// Blocks that run on a multiprocessor at once, at least: enough reads in flight, and registers that suffice.
+const BLOCKS: u32 = 3;
 /// Threads of a warp.
 const LANES: u32 = 32;
 /// Units that a thread moves of a tile.
@@ -198,7 +200,7 @@ fn source(program: &Program, launches: &[CudaLaunch], anchors: &[Anchor], units:
 fn kernel(text: &mut String, signature: &str, tables: &str) {
     let _ = write!(
         text,
-        "#ifdef __cplusplus\nextern \"C\"\n#endif\n__global__ void __launch_bounds__({THREADS}) {signature} {{\n    \
+        "#ifdef __cplusplus\nextern \"C\"\n#endif\n__global__ void __launch_bounds__({THREADS}, {BLOCKS}) {signature} {{\n    \
          move_all(anchors, {tables});\n}}\n"
     );
 }
@@ -241,8 +243,7 @@ typedef unsigned long long u64;
 pub fn fixed_module() -> String {
     let units = fixed_units();
     let mut text =
-        "// Moves, zeros and the conversions between f64, f32, bf16 and f16, by tables that the host gives.\n"
-            .to_owned();
+        "// Moves, zeros and the conversions between f32, bf16 and f16, by tables that the host gives.\n".to_owned();
     head(&mut text, &units);
     text.push('\n');
     kernel(
@@ -255,26 +256,31 @@ pub fn fixed_module() -> String {
     text
 }
 
+/// [`fixed_module`] compiled to PTX by `scripts/fixed-ptx`, for drivers of CUDA 12.1 and later and all GPUs from Ampere
+/// on. Its first line has the [`digest`] of the source.
+pub const FIXED_PTX: &str = include_str!("cuda/fixed.ptx");
+
+/// What tells one source from another: FNV-1a of its bytes, 64 bits.
+#[must_use]
+pub fn digest(source: &str) -> u64 {
+    source.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3))
+}
+
 /// The kernel of a [`CudaModule`]: the table of anchors, and the number of the launch.
 pub const KERNEL: &str = "bucketeer_move";
 
 /// The kernel of [`fixed_module`]: anchors, segments and loops as pointers, number of segments, number of tiles.
 pub const FIXED_KERNEL: &str = "bucketeer_move_tables";
 
-/// The units that [`fixed_module`] knows.
+/// The units that [`fixed_module`] knows: all that only move, and conversions from `f32` to floats of two bytes and back.
 #[must_use]
 pub fn fixed_units() -> IndexSet<Unit> {
-    const FLOATS: [DType; 4] = [DType::F64, DType::F32, DType::Bf16, DType::F16];
     let mut units: IndexSet<Unit> =
         [16, 8, 4, 2, 1].into_iter().flat_map(|bytes| [Unit::Move(bytes), Unit::Zero(bytes)]).collect();
-    for from in FLOATS {
-        for to in FLOATS {
-            for divides in [false, true] {
-                if from != to || divides {
-                    for elements in [Conversion::most_elements(from, to), 1] {
-                        units.insert(Unit::Convert(Conversion { from, to, elements, divides }));
-                    }
-                }
+    for narrow in [DType::Bf16, DType::F16] {
+        for (from, to) in [(DType::F32, narrow), (narrow, DType::F32)] {
+            for elements in [Conversion::most_elements(from, to), 1] {
+                units.insert(Unit::Convert(Conversion { from, to, elements, divides: false }));
             }
         }
     }

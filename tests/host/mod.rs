@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 pub const SHIM: &str = "\
 #define __global__
 #define __device__
-#define __launch_bounds__(n)
+#define __launch_bounds__(...)
 static struct { unsigned x, y, z; } blockIdx, threadIdx, blockDim, gridDim;
 ";
 
