@@ -45,7 +45,7 @@ const SCATTERS: &str = "x = input f32[4, 2]; y = input f32[2, 3]\n\
 #[test]
 fn a_bucket_of_gathers_with_a_cast_and_columns_is_a_table_and_a_kernel() {
     let program = bucketed(GATHERS, true);
-    insta::assert_snapshot!(module(&program).source);
+    insta::assert_snapshot!(module(&program).source());
 }
 
 #[test]
@@ -58,11 +58,11 @@ fn the_plan_says_what_a_host_does() {
 #[test]
 fn a_step_without_bytes_is_no_launch_and_a_program_without_moves_has_no_kernel() {
     let none = module(&bucketed("x = input f32[5]\noutput(neg(x))", true));
-    assert_eq!(none.launches, []);
-    assert!(!none.source.contains(KERNEL), "{}", none.source);
+    assert_eq!(none.launches(), []);
+    assert!(!none.source().contains(KERNEL), "{}", none.source());
     let buffers = "  arena device 16 live 16\n  buffer a: input 0 align 16\n  buffer b: output 0 align 16 at 0:0\n  \
                    input a = f32[0] a";
-    assert_eq!(module(&pack("f32[0] a -> f32[0] b", buffers)).launches, []);
+    assert_eq!(module(&pack("f32[0] a -> f32[0] b", buffers)).launches(), []);
 }
 
 #[test]
@@ -73,7 +73,7 @@ fn units_are_as_wide_as_addresses_and_lengths_allow() {
              input a = u8[1024] a"
         );
         let program = pack(&format!("u8[{bytes}] a+{from} -> u8[{bytes}] b+{to}"), &buffers);
-        module(&program).launches[0].transfers.iter().map(|each| (each.unit, each.units())).collect()
+        module(&program).launches()[0].transfers.iter().map(|each| (each.unit, each.units())).collect()
     };
     let moved = |list: &[(u64, u64)]| -> Vec<(Unit, u64)> {
         list.iter().map(|&(bytes, units)| (Unit::Move(bytes), units)).collect()
@@ -112,7 +112,7 @@ fn averages_are_divided_by_packs_or_by_unpacks_and_then_summed() {
     for (average, divided) in [(Average::Before, true), (Average::After, false), (Average::Collective, false)] {
         let module = CudaModule::of(&program, &CudaOptions { average }).unwrap();
         let plan = LaunchPlan::of(&program, &module).to_json();
-        assert_eq!(module.summed.is_empty(), average == Average::Collective);
+        assert_eq!(module.summed().is_empty(), average == Average::Collective);
         assert_eq!(plan.contains("\"Avg\"") || plan.contains("\"avg\""), average == Average::Collective, "{plan}");
         // Only the pack runs, which is the first.
         let (mut bases, mut end) = (Vec::new(), 0u64);
@@ -123,7 +123,7 @@ fn averages_are_divided_by_packs_or_by_unpacks_and_then_summed() {
         let mut memory = vec![0; end as usize];
         let input = bases[program.buffers.iter().position(|buffer| &*buffer.name == "x").unwrap()] as usize;
         memory[input..input + 32].copy_from_slice(&unscaled);
-        let anchors: Vec<u64> = module.anchors.iter().map(|anchor| bases[anchor.buffer.0 as usize]).collect();
+        let anchors: Vec<u64> = module.anchors().iter().map(|anchor| bases[anchor.buffer.0 as usize]).collect();
         Host::new(&module).run(&mut memory, &anchors, &[0]);
         let comm = bases[program.buffers.iter().position(|buffer| buffer.name.contains("comm")).unwrap()] as usize;
         // Rank-major: rows of x for rank 0, then those for rank 1 one chunk further.
@@ -195,14 +195,14 @@ fn check_sparse(segment: &str, bytes: [u64; 2], per_tile: u64, elements: &[[u64;
         .zip(1..)
         .map(|([element, from, to], mark)| format!("{{{}, {from}, {to}, {mark}}}", element / per_tile / 8))
         .collect();
-    let blocks = module.launches[0].tiles.div_ceil(8);
+    let blocks = module.launches()[0].tiles.div_ceil(8);
     let main = SPARSE
         .replace("BYTES", &format!("{{{}, {}}}", bytes[0], bytes[1]))
         .replace("CHECKS", &format!("{{{}}}", checks.join(", ")))
         .replace("BLOCKS", &blocks.to_string())
         .replace("KERNEL", KERNEL);
     let folder = Scratch::new();
-    let ran = Command::new(compile(&folder, &format!("{SHIM}{}{main}", module.source), &["-O1"])).output().unwrap();
+    let ran = Command::new(compile(&folder, &format!("{SHIM}{}{main}", module.source()), &["-O1"])).output().unwrap();
     match ran.status.code() {
         Some(0) => {}
         Some(77) => eprintln!("skipped: there is no address space for 2^33 elements"),
@@ -235,14 +235,14 @@ fn the_fixed_source_compiles_for_the_host_and_knows_the_common_units() {
     let folder = Scratch::new();
     compile(&folder, &format!("{SHIM}{}", fixed_module()), &["-O0", "-c"]);
     let program = bucketed(GATHERS, true);
-    for launch in &module(&program).launches {
+    for launch in module(&program).launches() {
         let tables = CudaModule::fixed_tables(launch).expect("casts of f32 to bf16 are common");
         assert_eq!((tables.count, tables.tiles), (launch.transfers.len() as u64, launch.tiles));
     }
     let rare = bucketed(&GATHERS.replace("torch.bfloat16", "torch.float8_e5m2").replace("bf16[5]", "f8e5m2[5]"), true);
     let known = |unit: &Unit| fixed_units().contains(unit);
-    let all = module(&rare).launches.iter().all(|launch| launch.transfers.iter().all(|each| known(&each.unit)));
-    let any = module(&rare).launches.iter().any(|launch| CudaModule::fixed_tables(launch).is_none());
+    let all = module(&rare).launches().iter().all(|launch| launch.transfers.iter().all(|each| known(&each.unit)));
+    let any = module(&rare).launches().iter().any(|launch| CudaModule::fixed_tables(launch).is_none());
     assert_eq!(all, !any);
 }
 
@@ -256,9 +256,9 @@ fn every_pack_and_unpack_of_real_graphs_is_a_kernel_that_compiles() {
             let Ok((program, _)) = lower(&graph, &LowerOptions::default()) else { continue };
             let module = module(&program);
             let moves = |kind: &StepKind| matches!(kind, StepKind::Pack(_) | StepKind::Unpack(_) | StepKind::Copy(_));
-            assert_eq!(module.launches.len(), program.steps.iter().filter(|step| moves(&step.kind)).count());
+            assert_eq!(module.launches().len(), program.steps.iter().filter(|step| moves(&step.kind)).count());
             let folder = Scratch::new();
-            compile(&folder, &format!("{SHIM}{}", module.source), &["-O0", "-c"]);
+            compile(&folder, &format!("{SHIM}{}", module.source()), &["-O0", "-c"]);
             seen += 1;
         }
     }
@@ -271,7 +271,8 @@ fn every_dtype_moves_as_it_is() {
                    input a = u8[1024] a";
     for &dtype in DType::ALL {
         let word = dtype.short_name();
-        let launches = module(&pack(&format!("{word}[16] a -> {word}[16] b"), buffers)).launches;
+        let module = module(&pack(&format!("{word}[16] a -> {word}[16] b"), buffers));
+        let launches = module.launches();
         let units: Vec<Unit> = launches[0].transfers.iter().map(|each| each.unit).collect();
         assert_eq!(units, [Unit::Move(16)], "{word}");
         assert_eq!(launches[0].moved_bytes, 32 * dtype.bytes(), "{word}");

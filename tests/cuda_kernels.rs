@@ -209,11 +209,11 @@ impl Buckets {
     fn check(&self) {
         let module = CudaModule::of(&self.program, &CudaOptions::default()).unwrap();
         assert_eq!(module, CudaModule::of(&self.program, &CudaOptions::default()).unwrap());
-        let anchors: Vec<u64> = module.anchors.iter().map(|anchor| self.bases[anchor.buffer.0 as usize]).collect();
+        let anchors: Vec<u64> = module.anchors().iter().map(|anchor| self.bases[anchor.buffer.0 as usize]).collect();
         let mut expected = self.memory.clone();
         (0..self.program.steps.len()).for_each(|step| self.expect(step, &mut expected));
         let mut memory = self.memory.clone();
-        let all: Vec<usize> = (0..module.launches.len()).collect();
+        let all: Vec<usize> = (0..module.launches().len()).collect();
         Host::new(&module).run(&mut memory, &anchors, &all);
         if memory != expected {
             let at = memory.iter().zip(&expected).position(|(found, expected)| found != expected).unwrap() as u64;

@@ -119,7 +119,7 @@ pub fn run(arguments: LowerArgs) -> Result<Verdict> {
         Form::Program => program.to_string(),
         Form::Json => program.to_json(),
         Form::Plan => LaunchPlan::of(&program, &kernels(&label, &program, arguments.average)?).to_json(),
-        Form::Cuda => kernels(&label, &program, arguments.average)?.source,
+        Form::Cuda => kernels(&label, &program, arguments.average)?.source().to_owned(),
     };
     output::write(arguments.out.as_deref(), text.as_bytes())?;
     Ok(Verdict::Accepted)

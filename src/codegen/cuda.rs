@@ -71,17 +71,17 @@ impl CudaLaunch {
     }
 }
 
-/// The source for one program.
+/// The source for one program. Source and launches belong together, so neither can be changed.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct CudaModule {
     /// CUDA C++, with the kernel [`KERNEL`] if there is anything to launch.
-    pub source: String,
+    source: String,
     /// One for each pack, unpack and copy that moves anything, in step order: the kernel's parameter `launch` counts them.
-    pub launches: Vec<CudaLaunch>,
+    launches: Vec<CudaLaunch>,
     /// What the entries of the kernel's parameter `anchors` are.
-    pub anchors: Vec<Anchor>,
+    anchors: Vec<Anchor>,
     /// Averages that the kernels divide: these collectives sum.
-    pub summed: Vec<StepId>,
+    summed: Vec<StepId>,
     /// Units of the source, by the number that the tables use.
     units: IndexSet<Unit>,
 }
@@ -292,6 +292,30 @@ impl CudaModule {
     #[must_use]
     pub fn fixed_tables(launch: &CudaLaunch) -> Option<Tables> {
         Tables::new(&launch.transfers, &fixed_units())
+    }
+
+    /// CUDA C++, with the kernel [`KERNEL`] if there is anything to launch.
+    #[must_use]
+    pub fn source(&self) -> &str {
+        &self.source
+    }
+
+    /// One for each pack, unpack and copy that moves anything, in step order: the kernel's parameter `launch` counts them.
+    #[must_use]
+    pub fn launches(&self) -> &[CudaLaunch] {
+        &self.launches
+    }
+
+    /// What the entries of the kernel's parameter `anchors` are.
+    #[must_use]
+    pub fn anchors(&self) -> &[Anchor] {
+        &self.anchors
+    }
+
+    /// Averages that the kernel divides: these collectives sum.
+    #[must_use]
+    pub fn summed(&self) -> &[StepId] {
+        &self.summed
     }
 
     /// Units that the source knows.

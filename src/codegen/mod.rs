@@ -17,7 +17,7 @@
 //! )?;
 //! let (program, _) = lower(&graph, &LowerOptions::default())?;
 //! let module = CudaModule::of(&program, &CudaOptions::default())?;
-//! assert!(module.launches.iter().all(|launch| module.source.contains(&launch.name)));
+//! assert!(module.launches().iter().all(|launch| module.source().contains(&launch.name)));
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 

@@ -74,7 +74,7 @@ impl<'a> LaunchPlan<'a> {
     /// For a program and the module that was made of it.
     #[must_use]
     pub fn of(program: &'a Program, module: &'a CudaModule) -> Self {
-        let launches = module.launches.iter().map(|launch| Launch {
+        let launches = module.launches().iter().map(|launch| Launch {
             name: &launch.name,
             step: launch.step,
             tiles: launch.tiles,
@@ -84,14 +84,14 @@ impl<'a> LaunchPlan<'a> {
         let steps = program.steps.iter().enumerate().map(|(index, step)| {
             let action = match &step.kind {
                 StepKind::Pack(_) | StepKind::Unpack(_) | StepKind::Copy(_) => {
-                    if module.launches.get(next).is_some_and(|launch| launch.step as usize == index) {
+                    if module.launches().get(next).is_some_and(|launch| launch.step as usize == index) {
                         next += 1;
                         Action::Launch(next - 1)
                     } else {
                         Action::Nothing
                     }
                 }
-                kind if module.summed.contains(&StepId(index as u32)) => {
+                kind if module.summed().contains(&StepId(index as u32)) => {
                     Action::Step(std::borrow::Cow::Owned(summed(kind)))
                 }
                 kind => Action::Step(std::borrow::Cow::Borrowed(kind)),
@@ -103,7 +103,7 @@ impl<'a> LaunchPlan<'a> {
             live_bytes: program.live_bytes(),
             arenas: &program.arenas,
             buffers: &program.buffers,
-            anchors: &module.anchors,
+            anchors: module.anchors(),
             threads: THREADS,
             tiles_per_block: WARPS,
             kernel: KERNEL,

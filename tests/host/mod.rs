@@ -100,8 +100,8 @@ impl Host {
     pub fn new(module: &CudaModule) -> Self {
         let folder = Scratch::new();
         let table = format!("#define THREADS {THREADS}\n#define KERNEL {KERNEL}\n");
-        let program = compile(&folder, &format!("{SHIM}{}{table}{MAIN}", module.source), &["-O1"]);
-        let blocks = module.launches.iter().map(|launch| u64::from(launch.blocks(3))).collect();
+        let program = compile(&folder, &format!("{SHIM}{}{table}{MAIN}", module.source()), &["-O1"]);
+        let blocks = module.launches().iter().map(|launch| u64::from(launch.blocks(3))).collect();
         Self { folder, program, blocks }
     }
 

@@ -10,6 +10,7 @@
 //! | [`Stream`], [`Event`] | work in order, and order between streams |
 //! | [`DeviceBuffer`], [`PinnedBuffer`] | memory of the device, and of the host for the device to copy from and to |
 //! | [`Module`], [`Function`], [`Launch`] | kernels |
+//! | [`MoveKernel`] | the packs, unpacks and copies of a program |
 //! | [`nvrtc`] | CUDA C++ to PTX or CUBIN, with a cache on disk |
 //!
 //! Copies, fills and launches return when they are enqueued. Whatever is dropped while the device still works with it
@@ -43,6 +44,7 @@
 
 mod error;
 mod image;
+mod moves;
 pub mod nvrtc;
 mod result;
 mod safe;
@@ -50,6 +52,7 @@ mod sys;
 
 pub use error::CudaError;
 pub use image::{Image, ImageError, ImageKind};
+pub use moves::{MoveError, MoveKernel};
 pub use result::CallError;
 pub use safe::{
     Arch, Arg, Context, Device, DeviceBuffer, Driver, Event, Function, Launch, Module, PinnedBuffer, Stream, Version,

@@ -75,6 +75,11 @@ impl<'a> Memory<'a> {
         offset.checked_add(rank_bytes.checked_mul(place)?)
     }
 
+    /// Where a range begins in its buffer, at this rank.
+    pub fn offset_in(&self, range: Range) -> usize {
+        self.offset(range.buffer, range.offset, range.rank_bytes).unwrap_or(u64::MAX) as usize
+    }
+
     /// A dense range.
     pub fn range(&self, node: &str, range: Range) -> Result<Buffer, RunError> {
         let offset = self.offset(range.buffer, range.offset, range.rank_bytes).unwrap_or(u64::MAX);
@@ -110,13 +115,6 @@ impl<'a> Memory<'a> {
     pub fn zero(&self, node: &str, range: Range) -> Result<(), RunError> {
         let fault = |error| RunError::buffer(format!("`{node}`"), error);
         self.range(node, range)?.write().map_err(fault)?.fill(0);
-        Ok(())
-    }
-
-    pub fn copy_range(&self, node: &str, from: Range, to: Range) -> Result<(), RunError> {
-        let fault = |error| RunError::buffer(format!("`{node}`"), error);
-        let bytes = self.range(node, from)?.read().map_err(fault)?.to_vec();
-        self.range(node, to)?.write().map_err(fault)?.copy_from_slice(&bytes);
         Ok(())
     }
 

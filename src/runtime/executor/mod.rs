@@ -6,6 +6,7 @@
 //!   a step that has to come after one waits for it.
 //! - **Compute steps** are run by a [`Kernels`]: the [reference evaluator](Reference), or the embedding program's own.
 //! - **Copies** convert dtypes as the evaluator does.
+//! - **GPUs.** A [`DeviceExecutor`] does the same with memory and kernels of a GPU.
 //! - **Files.** Inputs come from a [`TensorFile`] where they are not given otherwise, outputs become one with
 //!   [`to_safetensors`].
 //!
@@ -28,6 +29,7 @@
 //! ```
 
 mod copy;
+mod device;
 mod kernels;
 mod memory;
 mod tensor_file;
@@ -35,6 +37,7 @@ mod times;
 mod trace;
 
 pub use copy::{CopyError, copy_elements};
+pub use device::DeviceExecutor;
 pub use kernels::{ComputeStep, Kernels, Reference, seeded_inputs};
 pub use tensor_file::{
     OutputFileError, TensorFault, TensorFile, TensorFileError, check_outputs, output_names, to_safetensors,
@@ -42,7 +45,7 @@ pub use tensor_file::{
 pub use times::{StepKindTimes, Times};
 pub use trace::{Event, Row, chrome_trace};
 
-use super::{Backend, BufferError, Call, CallOptions, CommError, Op, Operands, Work};
+use super::{Backend, Buffer, BufferError, Call, CallOptions, CommError, Op, Operands, Work};
 use crate::check::eval::{EvalError, Output};
 use crate::ir::{GlobalRank, GroupRank};
 use crate::program::{Collective, CommOp, Compute, Made, Moves, Operand, Part, Program, StepId, StepKind, Stream};
@@ -96,6 +99,14 @@ pub enum RunError {
         /// The group.
         group: String,
         /// What is wrong.
+        reason: String,
+    },
+    /// The device or its driver refuses.
+    #[error("`{node}`: {reason}")]
+    Device {
+        /// The step's node, or what was to be done.
+        node: String,
+        /// Why, and what is behind it.
         reason: String,
     },
     /// The backend has no such call.
@@ -335,42 +346,89 @@ impl Running<'_, '_> {
 
     /// Starts a collective; several parts are one launch.
     fn launch(&self, node: &str, collective: &Collective) -> Result<Option<Work>, RunError> {
-        let executor = &*self.executor;
+        let memory = &self.executor.memory;
+        let ranges = |part: &Part| Ok((memory.range(node, part.send)?, memory.range(node, part.recv)?));
+        let calls = self.executor.calls(node, collective, ranges)?;
+        calls.prepare(node)?;
+        calls.start(node, self.executor.backend)
+    }
+
+    fn compute(&mut self, node: &str, compute: &Compute, kernels: &mut dyn Kernels) -> Result<(), RunError> {
+        self.executor.compute(node, compute, kernels)
+    }
+}
+
+/// What a backend does for one collective, on this rank.
+struct Calls {
+    group: super::Group,
+    calls: Vec<Call>,
+    /// Ranges of the host to fill with zeros first, and copies between two.
+    zeros: Vec<Buffer>,
+    copies: Vec<(Buffer, Buffer)>,
+}
+
+impl Calls {
+    /// What comes before the calls.
+    fn prepare(&self, node: &str) -> Result<(), RunError> {
+        let fault = |error| RunError::buffer(format!("`{node}`"), error);
+        for zeros in &self.zeros {
+            zeros.write().map_err(fault)?.fill(0);
+        }
+        for (from, to) in &self.copies {
+            let bytes = from.read().map_err(fault)?.to_vec();
+            to.write().map_err(fault)?.copy_from_slice(&bytes);
+        }
+        Ok(())
+    }
+
+    /// Launches the calls, several as one; none if there is nothing to do.
+    fn start(mut self, node: &str, backend: &dyn Backend) -> Result<Option<Work>, RunError> {
         let fault = |error| RunError::comm(node, error);
+        let options = CallOptions::default();
+        if let [_] = self.calls[..] {
+            let call = self.calls.remove(0);
+            return backend.launch(&self.group, call, &options).map(Some).map_err(fault);
+        }
+        if self.calls.is_empty() {
+            return Ok(None);
+        }
+        backend.start_coalescing(&self.group).map_err(fault)?;
+        for call in self.calls {
+            backend.launch(&self.group, call, &options).map_err(fault)?;
+        }
+        backend.end_coalescing(&self.group, &options).map(Some).map_err(fault)
+    }
+}
+
+impl Executor<'_> {
+    /// The backend's calls for a collective, on buffers for what each part sends and receives.
+    fn calls(
+        &self,
+        node: &str,
+        collective: &Collective,
+        mut ranges: impl FnMut(&Part) -> Result<(Buffer, Buffer), RunError>,
+    ) -> Result<Calls, RunError> {
+        let executor = self;
         let Some(group) = &executor.groups[collective.group as usize] else {
             let group = executor.program.groups[collective.group as usize].name.to_string();
             let reason = format!("rank {} launches `{node}`, but is not in it", executor.backend.rank().0);
             return Err(RunError::Group { group, reason });
         };
-        let options = CallOptions::default();
-        let mut calls = Vec::new();
+        let mut made = Calls { group: group.clone(), calls: Vec::new(), zeros: Vec::new(), copies: Vec::new() };
         for part in &collective.parts {
-            calls.extend(self.calls(node, collective, part)?);
+            let (send, recv) = ranges(part)?;
+            self.calls_of_part(collective, send, recv, &mut made);
         }
         if matches!(collective.op, CommOp::Barrier) {
-            calls.push(Call::barrier());
+            made.calls.push(Call::barrier());
         }
-        if let [_] = calls[..] {
-            let call = calls.remove(0);
-            return executor.backend.launch(group, call, &options).map(Some).map_err(fault);
-        }
-        if calls.is_empty() {
-            return Ok(None);
-        }
-        executor.backend.start_coalescing(group).map_err(fault)?;
-        for call in calls {
-            executor.backend.launch(group, call, &options).map_err(fault)?;
-        }
-        executor.backend.end_coalescing(group, &options).map(Some).map_err(fault)
+        Ok(made)
     }
 
-    /// The backend's calls for one part of a collective.
-    fn calls(&self, node: &str, collective: &Collective, part: &Part) -> Result<Vec<Call>, RunError> {
-        let memory = &self.executor.memory;
+    fn calls_of_part(&self, collective: &Collective, send: Buffer, recv: Buffer, made: &mut Calls) {
         let dtype = collective.dtype;
-        let (send, recv) = (memory.range(node, part.send)?, memory.range(node, part.recv)?);
-        let one = |op| Ok(vec![Call::collective(op, Operands::new(send.clone(), recv.clone(), dtype))]);
-        match &collective.op {
+        let one = |op| Call::collective(op, Operands::new(send.clone(), recv.clone(), dtype));
+        made.calls.push(match &collective.op {
             CommOp::AllGather => one(Op::AllGather),
             CommOp::ReduceScatter(op) => one(Op::ReduceScatter((*op).into())),
             CommOp::AllReduce(op) => one(Op::AllReduce((*op).into())),
@@ -379,27 +437,26 @@ impl Running<'_, '_> {
             CommOp::AllToAll { send_counts, recv_counts } => {
                 one(Op::AllToAll { send: send_counts.clone(), receive: recv_counts.clone() })
             }
-            CommOp::Send { peer } => Ok(vec![Call::send(send, dtype, GroupRank(*peer))]),
-            CommOp::Recv { peer } => Ok(vec![Call::recv(recv, dtype, GroupRank(*peer))]),
-            CommOp::Barrier => Ok(Vec::new()),
+            CommOp::Send { peer } => Call::send(send, dtype, GroupRank(*peer)),
+            CommOp::Recv { peer } => Call::recv(recv, dtype, GroupRank(*peer)),
+            CommOp::Barrier => return,
             CommOp::Permute { pairs } => {
-                let place = memory.place(collective.group);
-                let mut calls = Vec::new();
+                let place = self.memory.place(collective.group);
                 match pairs.iter().find(|(_, to)| u64::from(*to) == place) {
-                    None => memory.zero(node, part.recv)?,
-                    Some((from, _)) if u64::from(*from) == place => memory.copy_range(node, part.send, part.recv)?,
-                    Some((from, _)) => calls.push(Call::recv(recv, dtype, GroupRank(*from))),
+                    None => made.zeros.push(recv),
+                    Some((from, _)) if u64::from(*from) == place => made.copies.push((send.clone(), recv)),
+                    Some((from, _)) => made.calls.push(Call::recv(recv, dtype, GroupRank(*from))),
                 }
                 for (_, to) in pairs.iter().filter(|(from, to)| u64::from(*from) == place && from != to) {
-                    calls.push(Call::send(send.clone(), dtype, GroupRank(*to)));
+                    made.calls.push(Call::send(send.clone(), dtype, GroupRank(*to)));
                 }
-                Ok(calls)
+                return;
             }
-        }
+        });
     }
 
     fn compute(&mut self, node: &str, compute: &Compute, kernels: &mut dyn Kernels) -> Result<(), RunError> {
-        let executor = &mut *self.executor;
+        let executor = self;
         let operands = compute.operands.iter().map(|operand| executor.memory.read_operand(operand, node));
         let operands: Vec<Output> = operands.collect::<Result<_, _>>()?;
         let form = &executor.program.calls[compute.call as usize];

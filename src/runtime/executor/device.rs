@@ -1,0 +1,437 @@
+//! Runs a program on a GPU: one [`DeviceExecutor`] for each rank, on a thread of its own.
+//!
+//! - **Memory.** The arenas of the plan are allocated on the device once and kept, and mirrored on the host.
+//! - **Packs, unpacks and copies** are launches of one kernel on the compute stream ([`MoveKernel`]).
+//! - **Collectives** are carried by the backend, which moves memory of the host: a thread for each group copies what is sent
+//!   from the device, calls the backend, and copies what came back, on the group's own stream. A collective in one shot
+//!   is done on the compute stream.
+//! - **Compute steps** are run by the [`Kernels`] on the host, on values that are copied from the device and back.
+//! - **Order** between streams is that of events: a step waits for the events of the steps that it has to come after. Waits
+//!   that others imply are left out ([`order`]).
+
+mod comm;
+mod order;
+
+use super::memory::Memory;
+use super::times::Clock;
+use super::{Executor, Kernels, Run, RunError};
+use crate::check::eval::Output;
+use crate::codegen::cuda::{CudaModule, CudaOptions};
+use crate::program::{BufferKind, Made, Operand, Part, Program, Range, StepId, StepKind, Stream as StreamOf, View};
+use crate::runtime::cuda::nvrtc::{Nvrtc, NvrtcError};
+use crate::runtime::cuda::{Context, CudaError, DeviceBuffer, Event, MoveKernel, Stream};
+use crate::runtime::{Arena, Backend, Buffer, BufferError};
+use comm::{Channel, Comm, Job};
+use order::Waits;
+use std::error::Error;
+use std::sync::Arc;
+
+/// What a driver's allocation is aligned to.
+const DEVICE_ALIGN_BYTES: u64 = 256;
+
+/// One rank's memory on the device and groups for one program; see the module docs.
+pub struct DeviceExecutor<'a> {
+    /// Groups, and the mirror of the device's memory.
+    host: Executor<'a>,
+    device: Device,
+    compute: Stream,
+    /// By group: the stream of its collectives, where there are any.
+    comm: Vec<Option<Stream>>,
+    kernel: Option<MoveKernel>,
+    /// By step: the number of its launch.
+    launches: Vec<Option<usize>>,
+    /// By step: what its stream waits for.
+    waits: Waits,
+    /// By step: its event, if a step waits for it.
+    events: Vec<Option<Arc<Event>>>,
+    /// The event wait that a test leaves out, counted from 0.
+    left_out: Option<usize>,
+}
+
+/// The program's buffers on the device.
+struct Device {
+    context: Context,
+    buffers: Vec<DeviceBuffer>,
+}
+
+/// An error of the driver's, with all that is behind it.
+fn fault(node: &str, error: &dyn Error) -> RunError {
+    let mut reason = error.to_string();
+    let mut source = error.source();
+    while let Some(error) = source {
+        reason += &format!(": {error}");
+        source = error.source();
+    }
+    RunError::Device { node: node.to_owned(), reason }
+}
+
+impl Device {
+    fn new(program: &Program, context: &Context) -> Result<Self, RunError> {
+        let alloc = |what: &str, bytes: u64| {
+            let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
+            context.alloc(bytes).map_err(|error| fault(what, &error))
+        };
+        let mut arenas = Vec::with_capacity(program.arenas.len());
+        for arena in &program.arenas {
+            arenas.push(alloc("the plan", arena.bytes)?);
+        }
+        let mut buffers = Vec::with_capacity(program.buffers.len());
+        for buffer in &program.buffers {
+            if buffer.align > DEVICE_ALIGN_BYTES {
+                let reason =
+                    format!("is to lie at a multiple of {} bytes; a device gives {DEVICE_ALIGN_BYTES}", buffer.align);
+                return Err(RunError::Device { node: buffer.name.to_string(), reason });
+            }
+            buffers.push(match buffer.place {
+                Some(place) => {
+                    let (from, to) = (place.offset as usize, place.offset.saturating_add(buffer.bytes) as usize);
+                    let slice = arenas[place.arena as usize].slice(from..to);
+                    slice.map_err(|error| fault(&buffer.name, &error))?
+                }
+                None => alloc(&buffer.name, buffer.bytes)?,
+            });
+        }
+        Ok(Self { context: context.clone(), buffers })
+    }
+
+    /// The bytes of a range, at this rank.
+    fn range(&self, memory: &Memory<'_>, node: &str, range: Range) -> Result<DeviceBuffer, RunError> {
+        let held = memory.range(node, range)?;
+        // As many bytes from the buffer's start as on the host.
+        let start = memory.offset_in(range);
+        let slice = self.buffers[range.buffer.0 as usize].slice(start..start + held.bytes() as usize);
+        slice.map_err(|error| fault(node, &error))
+    }
+}
+
+/// The bytes that a view's elements lie in.
+fn range_of(program: &Program, view: View) -> Range {
+    let bytes = program.layout(view.layout).span_bytes().unwrap_or(u64::MAX);
+    Range { buffer: view.buffer, offset: view.offset, bytes, rank_bytes: view.rank_bytes }
+}
+
+/// Memory of the host for what one part of a collective sends and receives: of its own, since several collectives in flight may
+/// send the same. Ranges that overlap on the device do so here.
+fn staging(memory: &Memory<'_>, part: &Part) -> Result<(Buffer, Buffer), BufferError> {
+    let (send, recv) = (memory.offset_in(part.send) as u64, memory.offset_in(part.recv) as u64);
+    let ends = [send.saturating_add(part.send.bytes), recv.saturating_add(part.recv.bytes)];
+    if part.send.buffer != part.recv.buffer || send >= ends[1] || recv >= ends[0] {
+        let whole = |bytes| Arena::new(bytes)?.buffer(0, bytes);
+        return Ok((whole(part.send.bytes)?, whole(part.recv.bytes)?));
+    }
+    let first = send.min(recv);
+    let arena = Arena::new(ends[0].max(ends[1]) - first)?;
+    Ok((arena.buffer(send - first, part.send.bytes)?, arena.buffer(recv - first, part.recv.bytes)?))
+}
+
+/// The tensors of an operand.
+fn views(operand: &Operand, found: &mut Vec<View>) {
+    match operand {
+        Operand::Tensor(view) => found.push(*view),
+        Operand::Tuple(parts) => parts.iter().for_each(|part| views(part, found)),
+        Operand::Int(_) | Operand::Host(_) => {}
+    }
+}
+
+fn made_views(made: &Made, found: &mut Vec<View>) {
+    match made {
+        Made::Tensor(view) => found.push(*view),
+        Made::Tuple(parts) => parts.iter().for_each(|part| made_views(part, found)),
+        Made::Nothing | Made::Host(_) => {}
+    }
+}
+
+impl<'a> DeviceExecutor<'a> {
+    /// Allocates the program's memory on the device and on the host, compiles its kernel, and joins its groups. All ranks do
+    /// this, each for itself. Without a compiler, the kernel that comes with the library is taken if it knows enough.
+    ///
+    /// # Errors
+    /// [`RunError`] when there is not enough memory, no kernel, or it is not known who is in a group.
+    pub fn new(
+        program: &'a Program,
+        backend: &'a dyn Backend,
+        context: &Context,
+        nvrtc: Result<&Nvrtc, &NvrtcError>,
+    ) -> Result<Self, RunError> {
+        let host = Executor::new(program, backend)?;
+        let device = Device::new(program, context)?;
+        let cuda = |what: &'static str| move |error: CudaError| fault(what, &error);
+        let compute = context.stream().map_err(cuda("a stream"))?;
+        let mut comm: Vec<Option<Stream>> = program.groups.iter().map(|_| None).collect();
+        for step in &program.steps {
+            if let StreamOf::Comm(group) = step.stream
+                && let stream @ None = &mut comm[group as usize]
+            {
+                *stream = Some(context.stream().map_err(cuda("a stream"))?);
+            }
+        }
+        let module = CudaModule::of(program, &CudaOptions::default());
+        let module = module.map_err(|error| fault("the kernel", &error))?;
+        let mut anchors = Vec::with_capacity(module.anchors().len());
+        for anchor in module.anchors() {
+            let from = Range { buffer: anchor.buffer, offset: 0, bytes: 0, rank_bytes: anchor.rank_bytes };
+            let buffer = &device.buffers[anchor.buffer.0 as usize];
+            let slice = buffer.slice(host.memory.offset_in(from)..buffer.len());
+            anchors.push(slice.map_err(|error| fault("the kernel", &error))?);
+        }
+        let kernel = MoveKernel::new(&module, anchors, &compute, nvrtc).map_err(|error| fault("the kernel", &error))?;
+        let mut launches = vec![None; program.steps.len()];
+        for (number, launch) in module.launches().iter().enumerate() {
+            launches[launch.step as usize] = Some(number);
+        }
+        let waits = Waits::of(program);
+        let mut events: Vec<Option<Arc<Event>>> = program.steps.iter().map(|_| None).collect();
+        for &step in waits.all() {
+            if let event @ None = &mut events[step.0 as usize] {
+                *event = Some(Arc::new(context.event().map_err(cuda("an event"))?));
+            }
+        }
+        let executor = Self { host, device, compute, comm, kernel, launches, waits, events, left_out: None };
+        for (index, buffer) in program.buffers.iter().enumerate() {
+            if buffer.kind == BufferKind::Constant {
+                let buffer = crate::program::BufferId(index as u32);
+                executor.store(
+                    "a constant",
+                    Range { buffer, offset: 0, bytes: program.buffer(buffer).bytes, rank_bytes: 0 },
+                )?;
+            }
+        }
+        Ok(executor)
+    }
+
+    /// Number of event waits of a run.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn event_waits(&self) -> usize {
+        self.waits.all().count()
+    }
+
+    /// Leaves one event wait out, for tests that want to see it missed.
+    #[doc(hidden)]
+    pub fn leave_out(&mut self, wait: Option<usize>) {
+        self.left_out = wait;
+    }
+
+    /// The node of a step that waits, of the one that it waits for, and the latter's stream: for tests that delay it.
+    ///
+    /// # Panics
+    /// When there are not so many waits.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn event_wait(&self, wait: usize) -> (&str, &str, &Stream) {
+        let program = self.host.program;
+        let steps = (0u32..).map(StepId).take(program.steps.len());
+        let pairs = steps.flat_map(|step| self.waits.of_step(step).iter().map(move |&other| (step, other)));
+        let (step, other) = pairs.into_iter().nth(wait).expect("there are so many waits");
+        let [step, other] = [step, other].map(|id| &program.steps[id.0 as usize]);
+        let stream = match other.stream {
+            StreamOf::Compute => &self.compute,
+            StreamOf::Comm(group) => self.comm[group as usize].as_ref().expect("its step is on it"),
+        };
+        (&step.node, &other.node, stream)
+    }
+
+    fn streams(&self) -> Vec<&Stream> {
+        std::iter::once(&self.compute).chain(self.comm.iter().flatten()).collect()
+    }
+
+    /// Registers of a thread of the kernel, and its bytes of local memory; none without a kernel.
+    #[must_use]
+    pub fn kernel_cost(&self) -> Option<(u32, u32)> {
+        self.kernel.as_ref().map(MoveKernel::cost)
+    }
+
+    /// Enqueues a copy of a range of the mirror to the device on the compute stream.
+    fn store(&self, node: &str, range: Range) -> Result<(), RunError> {
+        let to = self.device.range(&self.host.memory, node, range)?;
+        let from = self.host.memory.range(node, range)?;
+        let held = from.read().map_err(|error| RunError::buffer(format!("`{node}`"), error))?;
+        let copied = || {
+            let mut staging = self.device.context.alloc_pinned(held.len())?;
+            staging.bytes()?.copy_from_slice(&held);
+            self.compute.copy_to_device(&staging, 0..held.len(), &to, 0)
+        };
+        copied().map_err(|error| fault(node, &error))
+    }
+
+    /// Copies a range of the device to the mirror, in the compute stream's order, and waits for it.
+    fn fetch(&self, node: &str, range: Range) -> Result<(), RunError> {
+        let from = self.device.range(&self.host.memory, node, range)?;
+        let to = self.host.memory.range(node, range)?;
+        let mut held = to.write().map_err(|error| RunError::buffer(format!("`{node}`"), error))?;
+        self.compute.download(&from, 0, &mut held).map_err(|error| fault(node, &error))
+    }
+
+    fn fetch_operand(&self, node: &str, operand: &Operand) -> Result<(), RunError> {
+        let mut found = Vec::new();
+        views(operand, &mut found);
+        found.into_iter().try_for_each(|view| self.fetch(node, range_of(self.host.program, view)))
+    }
+
+    /// Runs the program once, on values for its inputs, in order.
+    ///
+    /// # Errors
+    /// [`RunError`], naming the step. Then the groups are aborted, and other ranks are released.
+    pub fn run(&mut self, inputs: &[Output], kernels: &mut dyn Kernels) -> Result<Run, RunError> {
+        let program = self.host.program;
+        self.host.memory.take_inputs(inputs)?;
+        for input in &program.inputs {
+            let mut found = Vec::new();
+            views(&input.value, &mut found);
+            found.into_iter().try_for_each(|view| self.store(&input.name, range_of(program, view)))?;
+        }
+        // Collectives may send inputs, and no step says when these are there.
+        self.compute.synchronize().map_err(|error| fault("the inputs", &error))?;
+        let mut clock = Clock::start(program);
+        let comm = Comm::new(program.steps.len());
+        let (streams, backend) = (self.comm.clone(), self.host.backend);
+        let done = std::thread::scope(|scope| {
+            let mut channels: Vec<Option<Channel<'a>>> = Vec::with_capacity(self.comm.len());
+            for stream in &streams {
+                channels.push(stream.as_ref().map(|stream| comm.worker(scope, stream, backend)));
+            }
+            let done = self.steps(&comm, &channels, kernels, &mut clock);
+            if done.is_err() {
+                // Threads may wait for other ranks, and those for this one.
+                self.host.groups.iter().flatten().for_each(|group| self.host.backend.abort(group));
+            }
+            done
+        });
+        done?;
+        self.finish(&mut clock)?;
+        let (times, events) = clock.end();
+        for operand in program.outputs.values.iter().chain(program.inputs.iter().map(|input| &input.value)) {
+            self.fetch_operand("the output", operand)?;
+        }
+        let memory = &self.host.memory;
+        let outputs = program.outputs.values.iter().map(|value| memory.read_operand(value, "the output"));
+        let outputs = outputs.collect::<Result<_, _>>()?;
+        let inputs = program.inputs.iter().map(|input| memory.read_operand(&input.value, &input.name));
+        Ok(Run { outputs, inputs: inputs.collect::<Result<_, _>>()?, times, events })
+    }
+
+    /// Waits for all streams.
+    fn finish(&self, clock: &mut Clock<'a>) -> Result<(), RunError> {
+        for stream in self.streams() {
+            stream.synchronize().map_err(|error| fault("the end of the run", &error))?;
+        }
+        clock.note_done(|_| true);
+        Ok(())
+    }
+
+    fn steps(
+        &mut self,
+        comm: &Comm,
+        channels: &[Option<Channel<'a>>],
+        kernels: &mut dyn Kernels,
+        clock: &mut Clock<'a>,
+    ) -> Result<(), RunError> {
+        let program = self.host.program;
+        let mut waits = 0;
+        for (index, step) in program.steps.iter().enumerate() {
+            let id = StepId(index as u32);
+            let mut before = Vec::new();
+            for &other in self.waits.of_step(id) {
+                // Until a collective's event is recorded, nobody can wait for it.
+                if matches!(program.steps[other.0 as usize].stream, StreamOf::Comm(_)) {
+                    let start = std::time::Instant::now();
+                    comm.recorded(other)?;
+                    clock.waited(other, start);
+                }
+                if self.left_out != Some(waits) {
+                    before.push(other);
+                }
+                waits += 1;
+            }
+            match step.stream {
+                StreamOf::Comm(group) => {
+                    let StepKind::Collective(collective) = &step.kind else { continue };
+                    let job = self.job(id, before, collective)?;
+                    clock.launched(id, std::time::Instant::now());
+                    match &channels[group as usize] {
+                        Some(channel) => channel.send(job),
+                        None => return Err(fault(&step.node, &std::fmt::Error)),
+                    }
+                }
+                StreamOf::Compute => {
+                    for other in before {
+                        let event = self.events[other.0 as usize].as_ref();
+                        let waited = event.map_or(Ok(()), |event| self.compute.wait(event));
+                        waited.map_err(|error| fault(&step.node, &error))?;
+                    }
+                    self.compute_step(id, kernels, clock)?;
+                    if let Some(event) = &self.events[index] {
+                        self.compute.record(event).map_err(|error| fault(&step.node, &error))?;
+                    }
+                }
+            }
+        }
+        comm.all_recorded(program)
+    }
+
+    /// What a group's thread does for a collective.
+    fn job(
+        &self,
+        id: StepId,
+        before: Vec<StepId>,
+        collective: &'a crate::program::Collective,
+    ) -> Result<Job<'a>, RunError> {
+        let node = &*self.host.program.steps[id.0 as usize].node;
+        let (mut sends, mut receives) = (Vec::new(), Vec::new());
+        let memory = &self.host.memory;
+        let calls = self.host.calls(node, collective, |part| {
+            let (send, recv) = staging(memory, part).map_err(|error| RunError::buffer(format!("`{node}`"), error))?;
+            sends.push((self.device.range(memory, node, part.send)?, send.clone()));
+            receives.push((self.device.range(memory, node, part.recv)?, recv.clone()));
+            Ok((send, recv))
+        })?;
+        let event = |step: &StepId| self.events[step.0 as usize].clone();
+        Ok(Job {
+            step: id,
+            node,
+            context: self.device.context.clone(),
+            before: before.iter().filter_map(event).collect(),
+            sends,
+            receives,
+            calls,
+            done: self.events[id.0 as usize].clone(),
+        })
+    }
+
+    fn compute_step(&mut self, id: StepId, kernels: &mut dyn Kernels, clock: &mut Clock<'a>) -> Result<(), RunError> {
+        let step = &self.host.program.steps[id.0 as usize];
+        let node = &*step.node;
+        let start = std::time::Instant::now();
+        match &step.kind {
+            StepKind::Wait(_) => return Ok(()),
+            StepKind::Pack(_) | StepKind::Unpack(_) | StepKind::Copy(_) => {
+                if let (Some(number), Some(kernel)) = (self.launches[id.0 as usize], &self.kernel) {
+                    kernel.launch(&self.compute, number).map_err(|error| fault(node, &error))?;
+                }
+            }
+            StepKind::Collective(collective) => {
+                let job = self.job(id, Vec::new(), collective)?;
+                clock.launched(id, start);
+                job.run(&self.compute, self.host.backend)?;
+                clock.waited(id, start);
+                return Ok(());
+            }
+            StepKind::Compute(compute) => {
+                compute.operands.iter().try_for_each(|operand| self.fetch_operand(node, operand))?;
+                // What is made may not fill its range, and what lies between stays.
+                let mut written = Vec::new();
+                made_views(&compute.made, &mut written);
+                written.iter().try_for_each(|view| self.fetch(node, range_of(self.host.program, *view)))?;
+                self.host.compute(node, compute, kernels)?;
+                for &operand in &compute.writes {
+                    if let Some(operand) = compute.operands.get(operand as usize) {
+                        views(operand, &mut written);
+                    }
+                }
+                written.iter().try_for_each(|view| self.store(node, range_of(self.host.program, *view)))?;
+            }
+        }
+        clock.ran(id, start);
+        Ok(())
+    }
+}

@@ -1,0 +1,218 @@
+//! Programs on the fake GPU give what they give on the host, bit for bit, whatever is late; and every event wait is needed.
+
+mod fakegpu;
+mod files;
+
+use bucketeer::ir::Graph;
+use bucketeer::ir::text::{parse, print};
+use bucketeer::passes::Pipeline;
+use bucketeer::passes::lowering::{LowerOptions, lower};
+use bucketeer::program::Program;
+use bucketeer::runtime::Backend;
+use bucketeer::runtime::cuda::Context;
+use bucketeer::runtime::cuda::nvrtc::{Cache, Nvrtc, NvrtcError};
+use bucketeer::runtime::executor::{DeviceExecutor, Executor, Reference, Run, RunError, seeded_inputs, world_size};
+use bucketeer::runtime::local::{LocalOptions, LocalRank, run};
+use fakegpu::{Session, session};
+use std::time::Duration;
+
+const DEFAULT: &str = "dedupe-waits,fold-trivial,bucket-reduce-scatter{cap=none},bucket-all-reduce{cap=none},\
+                       bucket-all-gather{cap=none}";
+
+fn options() -> LocalOptions {
+    LocalOptions { timeout: Duration::from_secs(20), ..LocalOptions::default() }
+}
+
+fn program(graph: &Graph, pipeline: &str, lowering: &LowerOptions) -> Program {
+    let mut graph = graph.clone();
+    pipeline.parse::<Pipeline>().unwrap().run(&mut graph).unwrap();
+    lower(&graph, lowering).unwrap_or_else(|error| panic!("{error}\n{}", print(&graph))).0
+}
+
+/// What each rank does with a program; the first error that others did not only follow.
+fn on_ranks<T: Send>(
+    program: &Program,
+    body: impl Fn(&LocalRank) -> Result<T, RunError> + Sync,
+) -> Result<Vec<T>, RunError> {
+    let ranks = run(world_size(program).unwrap(), options(), |rank| body(&rank)).unwrap();
+    let results: Vec<Result<T, RunError>> = ranks.into_iter().map(|rank| rank.expect("no rank panics")).collect();
+    let follows =
+        |error: &RunError| error.to_string().contains("dropped its handle") || error.to_string().contains("aborted");
+    let errors: Vec<&RunError> = results.iter().filter_map(|result| result.as_ref().err()).collect();
+    let first = errors.iter().find(|error| !follows(error)).or(errors.first());
+    if let Some(&&ref error) = first {
+        return Err(error.clone());
+    }
+    Ok(results.into_iter().filter_map(Result::ok).collect())
+}
+
+fn on_host(program: &Program) -> Vec<Run> {
+    on_ranks(program, |rank| {
+        let mut executor = Executor::new(program, rank)?;
+        executor.run(&seeded_inputs(program, rank.rank(), 0)?, &mut Reference::new(rank.rank(), 0))
+    })
+    .unwrap()
+}
+
+/// The fake compiler, which compiles each source once.
+fn nvrtc(session: &Session) -> Nvrtc {
+    let folder = format!("{}/device-executor-{}", env!("CARGO_TARGET_TMPDIR"), std::process::id());
+    session.nvrtc().with_cache(Some(Cache::new(folder)))
+}
+
+fn context(session: &Session) -> Context {
+    session.driver().device(0).unwrap().context().unwrap()
+}
+
+fn on_device(
+    program: &Program,
+    context: &Context,
+    nvrtc: Result<&Nvrtc, &NvrtcError>,
+    prepare: impl Fn(&mut DeviceExecutor<'_>) + Sync,
+) -> Result<Vec<Run>, RunError> {
+    on_ranks(program, |rank| {
+        let mut executor = DeviceExecutor::new(program, rank, context, nvrtc)?;
+        prepare(&mut executor);
+        let inputs = seeded_inputs(program, rank.rank(), 0)?;
+        let first = executor.run(&inputs, &mut Reference::new(rank.rank(), 0))?;
+        // Memory and events that were used before change nothing.
+        let second = executor.run(&inputs, &mut Reference::new(rank.rank(), 0))?;
+        assert_eq!(first.outputs, second.outputs);
+        Ok(second)
+    })
+}
+
+fn same(a: &[Run], b: &[Run]) -> bool {
+    a.len() == b.len() && a.iter().zip(b).all(|(a, b)| (&a.outputs, &a.inputs) == (&b.outputs, &b.inputs))
+}
+
+#[track_caller]
+fn check(session: &Session, program: &Program) {
+    let (context, nvrtc) = (context(session), nvrtc(session));
+    let ran = on_device(program, &context, Ok(&nvrtc), |_| {}).unwrap_or_else(|error| panic!("{error}\n{program}"));
+    assert!(same(&ran, &on_host(program)), "{program}");
+    assert_eq!(session.violations(), Vec::<String>::new());
+}
+
+const EVERY_KIND: &str = "group W:4 = [[0, 1, 2, 3]]\ngroup P:2 = [[0, 2], [1, 3]]\n\
+    a = input f32[8, 2]; b = input bf16[4]; c = input i64[4]\n\
+    g = all_gather(b, W:4) : bf16[16]; w0 = wait(g) : bf16[16]\n\
+    s = reduce_scatter(a, avg, W:4) : f32[2, 2]; w1 = wait(s) : f32[2, 2]\n\
+    r = all_reduce(c, max, P:2) : i64[4]; w2 = wait(r) : i64[4]\n\
+    t = broadcast(b, 1, P:2) : bf16[4]; w3 = wait(t) : bf16[4]\n\
+    u = reduce(a, sum, 1, P:2) : f32[8, 2]; w4 = wait(u) : f32[8, 2]\n\
+    x = all_to_all(a, [2, 2, 2, 2], [], W:4) : f32[8, 2]; w5 = wait(x) : f32[8, 2]\n\
+    y = permute(b, [[0, 1], [1, 0]], P:2) : bf16[4]; w6 = wait(y) : bf16[4]\n\
+    z = all_gather(a, P:2, dim=1) : f32[8, 4]; w7 = wait(z) : f32[8, 4]\n\
+    i = all_reduce_(a, sum, W:4) : f32[8, 2]; w9 = wait(i) : f32[8, 2]\n\
+    l = all_reduce_coalesced([w1, w7], sum, W:4) : (f32[2, 2], f32[8, 4])\n\
+    m = getitem(l, 0) : f32[2, 2]; n = getitem(l, 1) : f32[8, 4]\n\
+    wa = wait(m) : f32[2, 2]; wb = wait(n) : f32[8, 4]\n\
+    output(w0, w2, w3, w4, w5, w6, w7, w9, wa, wb)";
+
+#[test]
+fn every_kind_of_collective_runs_on_a_device_whatever_is_late() {
+    let session = session();
+    session.delay_us(300);
+    let graph = parse(EVERY_KIND).unwrap();
+    check(&session, &program(&graph, "", &LowerOptions::default()));
+    check(
+        &session,
+        &program(&graph, DEFAULT, &LowerOptions { one_shot_max_bytes: 1 << 10, ..LowerOptions::default() }),
+    );
+}
+
+fn fixture(name: &str) -> Graph {
+    files::graphs(&files::fixtures().join(name)).remove(0)
+}
+
+#[test]
+fn real_graphs_run_end_to_end_as_on_the_host() {
+    let session = session();
+    session.delay_us(100);
+    for name in ["tiny_fsdp_bf16_rsfp32.backward.txt", "tiny_hsdp_rsar_bf16_rsfp32.backward.txt"] {
+        check(&session, &program(&fixture(name), DEFAULT, &LowerOptions::default()));
+    }
+}
+
+#[test]
+fn without_a_compiler_the_kernel_that_comes_with_us_does_the_same() {
+    let session = session();
+    let missing = Nvrtc::load(Some(std::path::Path::new("/nowhere/libnvrtc.so"))).err().unwrap();
+    session.register_ptx(bucketeer::codegen::cuda::FIXED_KERNEL, &bucketeer::codegen::cuda::fixed_module());
+    let program = program(&fixture("tiny_fsdp_bf16_rsfp32.backward.txt"), DEFAULT, &LowerOptions::default());
+    let ran = on_device(&program, &context(&session), Err(&missing), |_| {}).unwrap_or_else(|error| panic!("{error}"));
+    assert!(same(&ran, &on_host(&program)));
+    let rare = parse(
+        "x = input f64[40]; y = input f64[40]\na = prims.convert_element_type.default(x, torch.bfloat16) : bf16[40]\n\
+         b = prims.convert_element_type.default(y, torch.bfloat16) : bf16[40]\n\
+         g = all_gather(a, G:2); h = all_gather(b, G:2)\noutput(wait(g), wait(h))",
+    );
+    let rare = self::program(&rare.unwrap(), DEFAULT, &LowerOptions { realise: false, ..LowerOptions::default() });
+    let error = on_device(&rare, &context(&session), Err(&missing), |_| {}).err().map(|error| error.to_string());
+    let error = error.expect("it has no conversion of f64");
+    assert!(error.contains("there is no compiler") && error.contains("/nowhere/libnvrtc.so"), "{error}");
+}
+
+/// Leaves each wait out, with what it waits for late, and expects that the result tells.
+fn every_wait_is_needed(session: &Session, program: &Program) -> usize {
+    let (context, nvrtc) = (context(session), nvrtc(session));
+    let expected = on_host(program);
+    let count = on_ranks(program, |rank| Ok(DeviceExecutor::new(program, rank, &context, Ok(&nvrtc))?.event_waits()));
+    let count = count.unwrap()[0];
+    for wait in 0..count {
+        let ran = on_ranks(program, |rank| {
+            let mut executor = DeviceExecutor::new(program, rank, &context, Ok(&nvrtc))?;
+            let first = rank.rank().0 == 0;
+            if first {
+                executor.leave_out(Some(wait));
+                session.delay_stream_us(executor.event_wait(wait).2, 3_000);
+            }
+            let inputs = seeded_inputs(program, rank.rank(), 0)?;
+            let run = executor.run(&inputs, &mut Reference::new(rank.rank(), 0))?;
+            if first {
+                let (step, other, _) = executor.event_wait(wait);
+                return Ok((run, format!("`{step}` does not wait for `{other}`")));
+            }
+            Ok((run, String::new()))
+        });
+        session.reset();
+        let seen = ran.as_ref().map_or(true, |ran| {
+            let runs: Vec<Run> = ran.iter().map(|(run, _)| run.clone()).collect();
+            !same(&runs, &expected)
+        });
+        assert!(seen, "{} and nobody sees it", ran.unwrap()[0].1);
+    }
+    count
+}
+
+#[test]
+fn a_wait_that_is_left_out_is_seen_each_one() {
+    let session = session();
+    let small = parse(
+        "x = input f32[64]; y = input f32[32]; z = input f32[16]\na = relu(x); b = neg(y)\n\
+         g = all_reduce(a, sum, G:2); h = all_reduce(b, sum, G:2)\nv = wait(g); w = wait(h)\n\
+         s = all_gather(z, G:2); t = all_gather(v, G:2)\noutput(v, w, wait(s), wait(t))",
+    );
+    let mut waits = every_wait_is_needed(&session, &program(&small.unwrap(), DEFAULT, &LowerOptions::default()));
+    waits += every_wait_is_needed(
+        &session,
+        &program(&fixture("tiny_fsdp_bf16_rsfp32.backward.txt"), DEFAULT, &LowerOptions::default()),
+    );
+    assert!(waits >= 8, "{waits}");
+}
+
+#[test]
+fn what_a_device_refuses_ends_the_run_and_names_the_step() {
+    let session = session();
+    let program = program(&fixture("tiny_fsdp_bf16_rsfp32.backward.txt"), DEFAULT, &LowerOptions::default());
+    let (context, nvrtc) = (context(&session), nvrtc(&session));
+    session.inject("cuLaunchKernel:2=700");
+    let error = on_device(&program, &context, Ok(&nvrtc), |_| {}).err().map(|error| error.to_string());
+    let error = error.expect("a launch failed");
+    assert!(error.starts_with('`') && error.contains("cuLaunchKernel"), "{error}");
+    session.reset();
+    session.set_memory_bytes(1000);
+    let error = on_device(&program, &context, Ok(&nvrtc), |_| {}).err().map(|error| error.to_string());
+    assert!(error.as_ref().is_some_and(|error| error.contains("cannot be allocated")), "{error:?}");
+}
