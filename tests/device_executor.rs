@@ -126,13 +126,30 @@ fn fixture(name: &str) -> Graph {
     files::graphs(&files::fixtures().join(name)).remove(0)
 }
 
-#[test]
-fn real_graphs_run_end_to_end_as_on_the_host() {
+fn real_graphs_run_as_on_the_host(names: &[&str]) {
     let session = session();
     session.delay_us(100);
-    for name in ["tiny_fsdp_bf16_rsfp32.backward.txt", "tiny_hsdp_rsar_bf16_rsfp32.backward.txt"] {
+    for name in names {
         check(&session, &program(&fixture(name), DEFAULT, &LowerOptions::default()));
     }
+}
+
+#[test]
+fn a_real_graph_runs_end_to_end_as_on_the_host() {
+    real_graphs_run_as_on_the_host(&["live_static.backward.txt"]);
+}
+
+#[test]
+#[ignore = "long without optimisation"]
+fn graphs_of_every_parallelism_run_end_to_end_as_on_the_host() {
+    real_graphs_run_as_on_the_host(&[
+        "tiny_ddp_bf16_arfp32.backward.txt",
+        "tiny_fsdp_bf16_rsfp32.backward.txt",
+        "tiny_fsdp_tp_bf16_rsfp32.backward.txt",
+        "tiny_fsdp_uneven_bf16.backward.txt",
+        "tiny_hsdp_rsar_bf16_rsfp32.backward.txt",
+        "tiny_moe_bf16_rsfp32.backward.txt",
+    ]);
 }
 
 #[test]
@@ -140,7 +157,7 @@ fn without_a_compiler_the_kernel_that_comes_with_us_does_the_same() {
     let session = session();
     let missing = Nvrtc::load(Some(std::path::Path::new("/nowhere/libnvrtc.so"))).err().unwrap();
     session.register_ptx(bucketeer::codegen::cuda::FIXED_KERNEL, &bucketeer::codegen::cuda::fixed_module());
-    let program = program(&fixture("tiny_fsdp_bf16_rsfp32.backward.txt"), DEFAULT, &LowerOptions::default());
+    let program = program(&fixture("live_static.backward.txt"), DEFAULT, &LowerOptions::default());
     let ran = on_device(&program, &context(&session), Err(&missing), |_| {}).unwrap_or_else(|error| panic!("{error}"));
     assert!(same(&ran, &on_host(&program)));
     let rare = parse(
@@ -154,34 +171,35 @@ fn without_a_compiler_the_kernel_that_comes_with_us_does_the_same() {
     assert!(error.contains("there is no compiler") && error.contains("/nowhere/libnvrtc.so"), "{error}");
 }
 
-/// Leaves each wait out, with what it waits for late, and expects that the result tells.
+/// Whether a result tells that a wait is left out, if what it waits for is so late; and the steps' names.
+fn is_missed(session: &Session, program: &Program, expected: &[Run], wait: usize, delay_us: u64) -> (bool, String) {
+    let (context, nvrtc) = (context(session), nvrtc(session));
+    let names = std::sync::Mutex::new(String::new());
+    let ran = on_ranks(program, |rank| {
+        let mut executor = DeviceExecutor::new(program, rank, &context, Ok(&nvrtc))?;
+        if rank.rank().0 == 0 {
+            executor.leave_out(Some(wait));
+            let (step, other, stream) = executor.event_wait(wait);
+            session.delay_stream_us(stream, delay_us);
+            *names.lock().unwrap() = format!("`{step}` does not wait for `{other}`");
+        }
+        executor.run(&seeded_inputs(program, rank.rank(), 0)?, &mut Reference::new(rank.rank(), 0))
+    });
+    session.reset();
+    (ran.map_or(true, |ran| !same(&ran, expected)), names.into_inner().unwrap())
+}
+
+/// Leaves each wait out, with what it waits for late, and expects that the result tells; returns their number.
 fn every_wait_is_needed(session: &Session, program: &Program) -> usize {
     let (context, nvrtc) = (context(session), nvrtc(session));
     let expected = on_host(program);
     let count = on_ranks(program, |rank| Ok(DeviceExecutor::new(program, rank, &context, Ok(&nvrtc))?.event_waits()));
     let count = count.unwrap()[0];
     for wait in 0..count {
-        let ran = on_ranks(program, |rank| {
-            let mut executor = DeviceExecutor::new(program, rank, &context, Ok(&nvrtc))?;
-            let first = rank.rank().0 == 0;
-            if first {
-                executor.leave_out(Some(wait));
-                session.delay_stream_us(executor.event_wait(wait).2, 3_000);
-            }
-            let inputs = seeded_inputs(program, rank.rank(), 0)?;
-            let run = executor.run(&inputs, &mut Reference::new(rank.rank(), 0))?;
-            if first {
-                let (step, other, _) = executor.event_wait(wait);
-                return Ok((run, format!("`{step}` does not wait for `{other}`")));
-            }
-            Ok((run, String::new()))
-        });
-        session.reset();
-        let seen = ran.as_ref().map_or(true, |ran| {
-            let runs: Vec<Run> = ran.iter().map(|(run, _)| run.clone()).collect();
-            !same(&runs, &expected)
-        });
-        assert!(seen, "{} and nobody sees it", ran.unwrap()[0].1);
+        // On a machine with much else to do, the thread that should be early may be late, too.
+        let missed = |delay_us| is_missed(session, program, &expected, wait, delay_us);
+        let seen = [3_000, 30_000, 300_000].into_iter().any(|delay_us| missed(delay_us).0);
+        assert!(seen, "{} and nobody sees it", missed(0).1);
     }
     count
 }
@@ -195,17 +213,26 @@ fn a_wait_that_is_left_out_is_seen_each_one() {
          s = all_gather(z, G:2); t = all_gather(v, G:2)\noutput(v, w, wait(s), wait(t))",
     );
     let mut waits = every_wait_is_needed(&session, &program(&small.unwrap(), DEFAULT, &LowerOptions::default()));
-    waits += every_wait_is_needed(
-        &session,
-        &program(&fixture("tiny_fsdp_bf16_rsfp32.backward.txt"), DEFAULT, &LowerOptions::default()),
-    );
+    let live = fixture("live_static.backward.txt");
+    waits += every_wait_is_needed(&session, &program(&live, DEFAULT, &LowerOptions::default()));
+    waits += every_wait_is_needed(&session, &program(&live, "", &LowerOptions::default()));
     assert!(waits >= 8, "{waits}");
+}
+
+#[test]
+#[ignore = "long without optimisation"]
+fn a_wait_that_is_left_out_of_a_larger_graph_is_seen_each_one() {
+    let session = session();
+    for name in ["tiny_fsdp_bf16_rsfp32.backward.txt", "tiny_hsdp_rsar_bf16_rsfp32.backward.txt"] {
+        let waits = every_wait_is_needed(&session, &program(&fixture(name), DEFAULT, &LowerOptions::default()));
+        assert!(waits >= 4, "{waits}");
+    }
 }
 
 #[test]
 fn what_a_device_refuses_ends_the_run_and_names_the_step() {
     let session = session();
-    let program = program(&fixture("tiny_fsdp_bf16_rsfp32.backward.txt"), DEFAULT, &LowerOptions::default());
+    let program = program(&fixture("live_static.backward.txt"), DEFAULT, &LowerOptions::default());
     let (context, nvrtc) = (context(&session), nvrtc(&session));
     session.inject("cuLaunchKernel:2=700");
     let error = on_device(&program, &context, Ok(&nvrtc), |_| {}).err().map(|error| error.to_string());

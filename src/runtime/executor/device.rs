@@ -17,7 +17,9 @@ use super::times::Clock;
 use super::{Executor, Kernels, Run, RunError};
 use crate::check::eval::Output;
 use crate::codegen::cuda::{CudaModule, CudaOptions};
-use crate::program::{BufferKind, Made, Operand, Part, Program, Range, StepId, StepKind, Stream as StreamOf, View};
+use crate::program::{
+    BufferKind, Made, Operand, Part, Program, Range, Step, StepId, StepKind, Stream as StreamOf, View,
+};
 use crate::runtime::cuda::nvrtc::{Nvrtc, NvrtcError};
 use crate::runtime::cuda::{Context, CudaError, DeviceBuffer, Event, MoveKernel, Stream};
 use crate::runtime::{Arena, Backend, Buffer, BufferError};
@@ -141,6 +143,19 @@ fn made_views(made: &Made, found: &mut Vec<View>) {
     }
 }
 
+/// Whether the host reads from the device, on the compute stream, before a step.
+fn host_reads(program: &Program, step: &Step) -> bool {
+    match &step.kind {
+        StepKind::Compute(compute) => {
+            let mut found = Vec::new();
+            compute.operands.iter().for_each(|operand| views(operand, &mut found));
+            made_views(&compute.made, &mut found);
+            found.iter().any(|view| range_of(program, *view).bytes > 0)
+        }
+        _ => false,
+    }
+}
+
 impl<'a> DeviceExecutor<'a> {
     /// Allocates the program's memory on the device and on the host, compiles its kernel, and joins its groups. All ranks do
     /// this, each for itself. Without a compiler, the kernel that comes with the library is taken if it knows enough.
@@ -179,7 +194,7 @@ impl<'a> DeviceExecutor<'a> {
         for (number, launch) in module.launches().iter().enumerate() {
             launches[launch.step as usize] = Some(number);
         }
-        let waits = Waits::of(program);
+        let waits = Waits::of(program, |step| host_reads(program, step));
         let mut events: Vec<Option<Arc<Event>>> = program.steps.iter().map(|_| None).collect();
         for &step in waits.all() {
             if let event @ None = &mut events[step.0 as usize] {

@@ -2,9 +2,10 @@
 //!
 //! A program says which steps of other streams a step has to come after. Many of these waits are implied by others: a
 //! stream that has waited for a step has waited for all that the step's stream did before, and for all that that stream had
-//! waited for. Those are left out. Takes steps times streams.
+//! waited for. Those are left out. So are those that the host implies: before it reads a value, it waits for all that the
+//! compute stream did. Takes steps times streams.
 
-use crate::program::{Program, StepId, StepKind, Stream};
+use crate::program::{Program, Step, StepId, StepKind, Stream};
 
 /// What each step's stream waits for before it.
 pub(super) struct Waits {
@@ -22,8 +23,13 @@ const fn number(stream: Stream) -> usize {
     }
 }
 
+fn merge(known: &mut Known, over: &Known) {
+    known.iter_mut().zip(over).for_each(|(known, over)| *known = (*known).max(*over));
+}
+
 impl Waits {
-    pub fn of(program: &Program) -> Self {
+    /// `host_reads` says before which steps the host waits for the compute stream.
+    pub fn of(program: &Program, host_reads: impl Fn(&Step) -> bool) -> Self {
         let streams = program.groups.len() + 1;
         let mut awaited = vec![false; program.steps.len()];
         let named = |index: usize| {
@@ -47,12 +53,17 @@ impl Waits {
                     return false;
                 }
                 if let Some(over) = &at_end[other.0 as usize] {
-                    known[stream].iter_mut().zip(over).for_each(|(known, over)| *known = (*known).max(*over));
+                    merge(&mut known[stream], over);
                 }
                 true
             });
             before.reverse();
             by_step.push(before);
+            if host_reads(step) {
+                // What is enqueued from now on, on any stream, comes after what the host has seen to be over.
+                let over = known[0].clone();
+                known.iter_mut().for_each(|known| merge(known, &over));
+            }
             known[stream][stream] = index as u32 + 1;
             if awaited[index] {
                 at_end[index] = Some(known[stream].clone());
@@ -85,9 +96,12 @@ mod tests {
              s3 h on G after s0 s1: all_reduce sum group G f32 normal {\n    8 b for 32 -> b for 32\n  }\n  \
              s4 v after s3: wait s3\n  s5 w after s2: wait s2\n  output () ()\n}\n";
         let program = Program::parse(text).unwrap_or_else(|error| panic!("{error}"));
-        let waits = Waits::of(&program);
+        let waits = Waits::of(&program, |_| false);
         let of = |step: u32| waits.of_step(StepId(step)).iter().map(|step| step.0).collect::<Vec<_>>();
         assert_eq!([of(0), of(1), of(2), of(3), of(4), of(5)], [vec![], vec![], vec![0], vec![1], vec![3], vec![]]);
         assert_eq!(waits.all().count(), 3);
+        // The host reads what y made, so h is enqueued after that is over.
+        let waits = Waits::of(&program, |step| &*step.node == "g");
+        assert_eq!([2, 3, 4].map(|step| waits.of_step(StepId(step)).len()), [1, 0, 1]);
     }
 }
