@@ -89,7 +89,7 @@ fn bytes_go_to_the_device_within_it_and_back() {
     let mut pinned = context.alloc_pinned(20).unwrap();
     assert_eq!(pinned.bytes().unwrap(), [0; 20]);
     pinned.bytes().unwrap().copy_from_slice(&(0..20).collect::<Vec<u8>>());
-    session.delay_us(500);
+    session.delay_us(20_000);
     stream.fill(&a, 0..16, 9).unwrap();
     stream.copy_to_device(&pinned, 2..10, &a, 4).unwrap();
     stream.copy(&a.slice(4..16).unwrap(), 1..9, &b, 8).unwrap();
@@ -98,6 +98,7 @@ fn bytes_go_to_the_device_within_it_and_back() {
     // Waits for the copy.
     assert_eq!(pinned.bytes().unwrap()[10..], [10, 11, 3, 4, 5, 6, 7, 8, 9, 9]);
     assert!(pinned.is_idle().unwrap());
+    session.delay_us(0);
     assert_eq!(download(&stream, &a), [9, 9, 9, 9, 2, 3, 4, 5, 6, 7, 8, 9, 9, 9, 9, 9]);
     assert_eq!(download(&stream, &b)[..8], [0xcd; 8], "what nothing was written to is poisoned");
     assert_eq!(session.violations(), [""; 0]);
@@ -133,7 +134,7 @@ fn a_handwritten_kernel_runs() {
     assert_eq!(session.violations(), [""; 0]);
 }
 
-/// Runs producer, event, consumer on two streams; what the consumer saw.
+/// Runs producer, event wait, consumer on two streams, the producer late; what the consumer saw.
 fn produce_and_consume(session: &Session, waits: bool) -> Vec<u8> {
     let context = session.driver().device(0).unwrap().context().unwrap();
     let (producer, consumer) = (context.stream().unwrap(), context.stream().unwrap());
@@ -142,7 +143,7 @@ fn produce_and_consume(session: &Session, waits: bool) -> Vec<u8> {
     producer.upload(&bytes(0..1000), &from, 0).unwrap();
     producer.fill(&to, 0..4000, 0).unwrap();
     producer.synchronize().unwrap();
-    session.delay_stream_us(&producer, 30_000);
+    session.delay_stream_us(&producer, 200_000);
     add(&producer, &kernel, &middle, &from, 1000).unwrap();
     let event = context.event().unwrap();
     producer.record(&event).unwrap();
@@ -159,6 +160,10 @@ fn a_left_out_event_wait_shows_as_a_wrong_value_under_delay() {
     let session = session();
     assert_eq!(produce_and_consume(&session, true), bytes(100..1100));
     assert_eq!(produce_and_consume(&session, false), [0xcd; 4000], "the poison of a fresh allocation");
+    // The same for code that cannot be asked to leave one out.
+    session.inject("cuStreamWaitEvent:1=skip");
+    assert_eq!(produce_and_consume(&session, true), [0xcd; 4000]);
+    assert_eq!(session.violations(), [""; 0], "an order that is wrong is no misuse of memory");
 }
 
 #[test]
@@ -194,7 +199,7 @@ fn what_is_dropped_in_flight_is_freed_after_its_work() {
         let [from, middle, to] = [(); 3].map(|()| context.alloc(400).unwrap());
         let mut pinned = context.alloc_pinned(400).unwrap();
         pinned.bytes().unwrap().copy_from_slice(&bytes(0..100));
-        session.delay_us(5_000);
+        session.delay_us(50_000);
         stream.copy_to_device(&pinned, 0..400, &from, 0).unwrap();
         add(&stream, &kernel, &middle, &from, 100).unwrap();
         stream.copy(&middle, 0..400, &to, 0).unwrap();
@@ -267,6 +272,11 @@ fn launches_stay_within_the_limits() {
     ] {
         let error = launch(grid, block, shared_bytes).unwrap_err().to_string();
         assert_eq!(error, format!("Stream::launch: kernel add: {why}"));
+    }
+    for args in [&[Arg::U64(0); 3][..], &[Arg::U64(0); 5]] {
+        // SAFETY: the kernel has four parameters, on purpose: the fake counts them.
+        let error = context_error(unsafe { stream.launch(&kernel, Launch::linear(1, 1), args) });
+        assert!(error.contains("cuLaunchKernel failed with CUDA_ERROR_INVALID_VALUE (1)"), "{error}");
     }
     let error = context_error(kernel_module(&session, &context).function("sub"));
     assert!(error.contains("the module has no kernel `sub`"), "{error}");
@@ -428,6 +438,7 @@ fn work_that_fails_in_the_stream_fails_the_wait() {
     let buffer = context.alloc(4).unwrap();
     let mut pinned = context.alloc_pinned(4).unwrap();
     session.inject("cuMemcpyDtoHAsync_v2:1=late:719");
+    session.delay_us(100_000); // it fails after the call
     stream.copy_to_host(&buffer, 0..4, &mut pinned, 0).unwrap();
     let error = context_error(pinned.bytes());
     assert!(error.contains("cuEventSynchronize failed with CUDA_ERROR_LAUNCH_FAILED (719)"), "{error}");

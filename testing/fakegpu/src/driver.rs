@@ -558,7 +558,13 @@ pub unsafe extern "C" fn cuLaunchKernel(
         if !fit || shared_bytes > SHARED_BYTES || module.device != stream.device {
             return Err(INVALID_VALUE);
         }
-        let args = (0..kernel.is_pointer.len()).map(|at| (*params.add(at)).cast::<u64>().read_unaligned()).collect();
+        // A null pointer ends the list, as `bucketeer` writes it: the driver itself cannot tell a wrong number.
+        let given = (0..=kernel.is_pointer.len()).take_while(|at| !(*params.add(*at)).is_null()).count();
+        if given != kernel.is_pointer.len() {
+            log::violation(&format!("kernel {} has {} parameters", kernel.name, kernel.is_pointer.len()));
+            return Err(INVALID_VALUE);
+        }
+        let args = (0..given).map(|at| (*params.add(at)).cast::<u64>().read_unaligned()).collect();
         stream.enqueue(Work::Launch(Launch { module, kernel, grid, block, args }));
         Ok(())
     })

@@ -3,6 +3,7 @@
 //! `CALL` is a function, `N` says which of its calls from now on, counted from 1, or `*` for all. `WHAT` is
 //!
 //! - a code: the call does nothing and answers it;
+//! - `skip`: the call does nothing and answers 0, as if its caller had left it out: an event wait, say;
 //! - `late:CODE`: the call is well, but what it enqueues fails with the code, which then stays for the context;
 //! - `hang`: what it enqueues never ends, or, for a call that waits, the wait does not, until `fakegpu_reset`.
 
@@ -12,6 +13,7 @@ use std::cell::Cell;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fault {
     Code(i32),
+    Skip,
     Late(i32),
     Hang,
 }
@@ -36,6 +38,7 @@ pub fn parse(text: &str) -> Option<Vec<Planned>> {
             let fault = match what.split_once(':') {
                 Some(("late", code)) => Fault::Late(code.parse().ok()?),
                 None if what == "hang" => Fault::Hang,
+                None if what == "skip" => Fault::Skip,
                 None => Fault::Code(what.parse().ok()?),
                 Some(_) => return None,
             };
@@ -86,12 +89,15 @@ mod tests {
 
     #[test]
     fn a_fault_strikes_the_call_that_it_is_for_once() {
-        let mut planned = parse("cuMemAlloc_v2:2=2; cuLaunchKernel:1=hang;cuEventRecord:1=late:719").unwrap();
+        let mut planned =
+            parse("cuMemAlloc_v2:2=2; cuLaunchKernel:1=hang;cuEventRecord:1=late:719;cuStreamWaitEvent:1=skip")
+                .unwrap();
         assert_eq!(strike(&mut planned, "cuMemAlloc_v2"), None);
         assert_eq!(strike(&mut planned, "cuMemAlloc_v2"), Some(Fault::Code(2)));
         assert_eq!(strike(&mut planned, "cuMemAlloc_v2"), None);
         assert_eq!(strike(&mut planned, "cuLaunchKernel"), Some(Fault::Hang));
         assert_eq!(strike(&mut planned, "cuEventRecord"), Some(Fault::Late(719)));
+        assert_eq!(strike(&mut planned, "cuStreamWaitEvent"), Some(Fault::Skip));
         assert!(planned.is_empty());
     }
 

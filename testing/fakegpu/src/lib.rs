@@ -4,15 +4,15 @@
 //! Streams are threads with queues, so work runs when a real device could run it, and a missing event wait gives wrong
 //! values. Memory is poisoned when allocated (`cd`) and freed (`dd`), has guards (`fd`) on both sides, and stays
 //! in quarantine for a while after its free. A copy or kernel that touches what is not allocated ends with code 700, which
-//! stays for all later calls of the context, and a `violation` in the log. Kernels really run: see [`kernel`].
+//! stays for all later calls of the context, and a `violation` in the log. Kernels really run: see `kernel`.
 //!
-//! What it is told by environment variables, read once, and by functions (see [`control`]):
+//! What it is told by environment variables, read once, and by functions (see `control`):
 //!
 //! | variable | means |
 //! |---|---|
 //! | `FAKEGPU_DELAY_US` | every copy, fill and launch starts this much late |
 //! | `FAKEGPU_DELAY_STREAM` | only those on the n-th stream made, counted from 0 |
-//! | `FAKEGPU_FAULT` | faults, see [`fault`] |
+//! | `FAKEGPU_FAULT` | faults, see `fault` |
 //! | `FAKEGPU_LOG` | a file for the log, one JSON object a line |
 //! | `FAKEGPU_DEVICES`, `FAKEGPU_ARCH` | number of devices (8), their architecture (90) |
 //! | `FAKEGPU_DRIVER_VERSION` | the driver's version (13000) |
@@ -22,9 +22,9 @@
 //!
 //! It is a model, not CUDA: no default stream, no managed memory, no graphs, no warps.
 //!
-//! Where things are: [`driver`] and [`nvrtc`] are the exported functions; [`stream`], [`memory`], [`module`] what they
-//! work on; [`state`] holds all of it. NCCL's functions belong in a module beside `driver`, with a kind of
-//! [`stream::Work`] of their own that goes onto the same streams by [`stream::Stream::enqueue`]: only so do
+//! Where things are: `driver` and `nvrtc` are the exported functions; `stream`, `memory`, `module` what they
+//! work on; `state` holds all of it. NCCL's functions belong in a module beside `driver`, with a kind of
+//! `stream::Work` of their own that goes onto the same streams by `stream::Stream::enqueue`: only so do
 //! missing waits around a collective show.
 
 #![allow(unsafe_code, reason = "it is called by C's rules and works on raw memory; for tests only")]

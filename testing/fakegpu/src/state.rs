@@ -129,13 +129,15 @@ pub fn reset() {
 /// Runs a call: strikes it with the fault that is planned for it, and logs it.
 pub fn call(name: &'static str, args: Value, body: impl FnOnce() -> Result<(), i32>) -> i32 {
     let fault = fault::strike(&mut state().faults, name);
-    let code = if let Some(Fault::Code(code)) = fault {
-        code
-    } else {
-        fault::set_of_call(fault);
-        let code = body().err().unwrap_or(0);
-        fault::set_of_call(None);
-        code
+    let code = match fault {
+        Some(Fault::Code(code)) => code,
+        Some(Fault::Skip) => 0,
+        Some(Fault::Late(_) | Fault::Hang) | None => {
+            fault::set_of_call(fault);
+            let code = body().err().unwrap_or(0);
+            fault::set_of_call(None);
+            code
+        }
     };
     log::call(name, args, code);
     code

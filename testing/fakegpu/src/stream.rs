@@ -141,7 +141,7 @@ impl Stream {
         match fault {
             Some(Fault::Hang) => hang(),
             Some(Fault::Late(code)) => state().lose(self.device, code),
-            Some(Fault::Code(_)) | None => {}
+            Some(Fault::Code(_) | Fault::Skip) | None => {}
         }
         let lost = state().contexts.get(&self.device).is_none_or(|context| context.lost.is_some());
         if lost && !work.is_order() {

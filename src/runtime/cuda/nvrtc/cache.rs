@@ -48,7 +48,7 @@ impl Cache {
     }
 
     fn path(&self, key: &str) -> PathBuf {
-        self.folder.join(format!("{:032x}", fnv(key.as_bytes())))
+        self.folder.join(format!("{:032x}", hash(key.as_bytes())))
     }
 
     /// The entry of a key, if it is there and whole.
@@ -104,13 +104,13 @@ fn encode(key: &str, compiled: &Compiled) -> Vec<u8> {
     let mut bytes = MAGIC.to_vec();
     bytes.extend(parts.iter().flat_map(|part| (part.len() as u64).to_le_bytes()));
     bytes.extend(parts.concat());
-    bytes.extend(fnv(&bytes).to_le_bytes());
+    bytes.extend(hash(&bytes).to_le_bytes());
     bytes
 }
 
 fn decode(bytes: &[u8], key: &str) -> Option<Compiled> {
     let (content, checksum) = bytes.split_last_chunk::<CHECKSUM_BYTES>()?;
-    if fnv(content) != u128::from_le_bytes(*checksum) {
+    if hash(content) != u128::from_le_bytes(*checksum) {
         return None;
     }
     let mut rest = content.strip_prefix(MAGIC)?;
@@ -129,12 +129,18 @@ fn decode(bytes: &[u8], key: &str) -> Option<Compiled> {
     Some(Compiled { image, log: String::from_utf8(log.to_vec()).ok()?, cached: true })
 }
 
-/// FNV-1a of 128 bits, which is the same on every machine and in every build. It finds accidents, not attacks: these the
-/// folder's permissions are for.
-fn fnv(bytes: &[u8]) -> u128 {
+/// FNV-1a of 128 bits on little-endian words of 8 bytes instead of bytes, which is eight times as fast, then on the length.
+/// It is the same on every machine and in every build. Each step is one to one, so a change within one word is always
+/// noticed. It finds accidents, not attacks: these the folder's permissions are for.
+fn hash(bytes: &[u8]) -> u128 {
     const BASIS: u128 = 0x6c62_272e_07bb_0142_62b8_2175_6295_c58d;
     const PRIME: u128 = 0x0000_0000_0100_0000_0000_0000_0000_013b;
-    bytes.iter().fold(BASIS, |hash, byte| (hash ^ u128::from(*byte)).wrapping_mul(PRIME))
+    let words = bytes.chunks(8).map(|chunk| {
+        let mut word = [0; 8];
+        word[..chunk.len()].copy_from_slice(chunk);
+        u64::from_le_bytes(word)
+    });
+    words.chain([bytes.len() as u64]).fold(BASIS, |hash, word| (hash ^ u128::from(word)).wrapping_mul(PRIME))
 }
 
 #[cfg(test)]
@@ -166,9 +172,11 @@ mod tests {
     }
 
     #[test]
-    fn the_hash_is_the_published_one() {
-        assert_eq!(fnv(b""), 0x6c62_272e_07bb_0142_62b8_2175_6295_c58d);
-        assert_eq!(fnv(b"a"), 0xd228_cb69_6f1a_8caf_7891_2b70_4e4a_8964);
+    fn the_hash_never_changes() {
+        // Worked out apart; an entry of an earlier build would be lost else.
+        assert_eq!(hash(b""), 0xd228_cb69_101a_8caf_7891_2b70_4e4a_147f);
+        assert_eq!(hash(b"a"), 0x0880_9545_1aab_1be9_5aa0_7330_55b7_0f47);
+        assert_eq!(hash(b"123456789"), 0x6c23_1ff2_0e7c_2443_679a_c483_e2c1_b112);
     }
 
     #[test]

@@ -105,6 +105,8 @@ impl Stream {
         self.context.make_current()?;
         let api = &self.context.api;
         let mut params: Vec<*mut c_void> = args.iter_mut().map(|arg| std::ptr::from_mut(arg).cast()).collect();
+        // So that too few of them end in a fault and not in whatever lies behind.
+        params.push(std::ptr::null_mut());
         // SAFETY: the driver reads one pointer for each parameter, and 8 bytes through it, before it returns; the rest
         // is promised by the caller.
         let code = unsafe {
