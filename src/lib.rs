@@ -16,7 +16,7 @@
 //! | [`passes`] | what to merge ([`passes::bucketing`]), how ([`passes::merge`]), and pipelines; [`passes::lowering`] |
 //! | [`program`] | the lowered form: buffers, steps, memory plan |
 //! | [`codegen`] | kernels for packs, unpacks and copies as CUDA C++ |
-//! | [`runtime`] | collectives on buffers: the backend trait, ranks as threads, a fake |
+//! | [`runtime`] | collectives on buffers: the backend trait, ranks as threads, a fake; GPUs ([`runtime::cuda`]) |
 //!
 //! A toolchain with a graph of its own implements [`passes::select::PlanGraph`] and gets the selection alone; see
 //! `examples/petgraph_plan.rs`.

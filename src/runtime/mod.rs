@@ -7,6 +7,7 @@
 //! | [`Call`], [`Op`], [`Reduction`] | what a call does, as data |
 //! | [`CommError`] | what went wrong, with group, op, sequence number and ranks by name |
 //! | [`executor`] | runs a program on a backend |
+//! | [`cuda`] | GPUs: streams, events, memory, kernels, and the compiler for these |
 //! | [`local`] | ranks as threads of one process, with a model of a network and faults on request |
 //! | [`fake`] | a rank without others |
 //!
