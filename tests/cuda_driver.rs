@@ -301,6 +301,10 @@ fn memory_that_is_used_up_is_an_error_with_numbers() {
     assert!(error.starts_with("401 bytes cannot be allocated, 400 of 1000 are free: cuMemAlloc_v2 failed"), "{error}");
     assert!(context_error(context.alloc(usize::MAX)).contains("CUDA_ERROR_OUT_OF_MEMORY (2)"));
     assert!(context_error(context.alloc_pinned(usize::MAX)).contains("cuMemAllocHost_v2"));
+    // What was dropped in flight is waited for.
+    let stream = context.stream().unwrap();
+    session.delay_us(50_000);
+    stream.fill(&first, 0..600, 1).unwrap();
     drop(first);
     context.alloc(1000).unwrap();
 }
@@ -419,6 +423,28 @@ fn a_fault_of_any_call_is_an_error_that_names_it_and_leaks_nothing() {
         everything(&nvrtc).unwrap_or_else(|error| panic!("after {symbol}: {error}"));
     }
     assert_eq!(struck, symbols(DRIVER_TABLE).count() - unlogged.len() - in_drops.len());
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_hundred_starts_and_stops_leave_nothing_behind() {
+    fn held() -> [usize; 2] {
+        ["fd", "task"].map(|what| std::fs::read_dir(format!("/proc/self/{what}")).unwrap().count())
+    }
+    let session = session();
+    let nvrtc = session.nvrtc();
+    everything(&nvrtc).unwrap();
+    let before = held();
+    for _ in 0..100 {
+        everything(&nvrtc).unwrap();
+    }
+    assert_eq!(session.live(), [0; 4]);
+    // The fake's threads end a little after their streams; other tests' threads and files come and go.
+    let start = Instant::now();
+    while held().iter().zip(before).any(|(now, before)| *now > before + 8) {
+        assert!(start.elapsed() < Duration::from_secs(20), "{before:?} before, {:?} after", held());
+        std::thread::sleep(Duration::from_millis(20));
+    }
 }
 
 #[test]

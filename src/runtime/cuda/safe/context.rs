@@ -119,7 +119,7 @@ impl Context {
     #[must_use]
     pub fn waiting_to_be_freed(&self) -> usize {
         self.0.retirement.collect();
-        self.0.retirement.len()
+        self.0.retirement.waiting()
     }
 
     /// A new stream, which does not wait for the legacy default stream.
@@ -183,20 +183,25 @@ impl Context {
         Err(CudaError::invalid(call, format!("the {what} is of a context of GPU {there}, the stream of GPU {here}")))
     }
 
-    /// Runs an allocation; when memory is short, once more with all freed that has become free.
+    /// Runs an allocation; when memory is short, once more after waiting a while for what was dropped in flight.
     pub(super) fn allocate<T>(
         &self,
         bytes: usize,
         make: impl Fn(&Arc<result::Context>) -> Result<T, CallError>,
     ) -> Result<T, CudaError> {
         self.0.retirement.collect();
-        match make(&self.0.raw) {
-            Err(error) if error.code == CuResult::OUT_OF_MEMORY => {
-                let (free, total) = self.0.raw.memory().unwrap_or_default();
-                Err(CudaError::OutOfMemory { bytes, free, total, error })
-            }
-            made => Ok(made?),
+        let is_short = |error: &CallError| error.code == CuResult::OUT_OF_MEMORY;
+        let mut made = make(&self.0.raw);
+        if made.as_ref().err().is_some_and(is_short) && self.0.retirement.settle() {
+            made = make(&self.0.raw);
         }
+        made.map_err(|error| {
+            if !is_short(&error) {
+                return error.into();
+            }
+            let (free, total) = self.0.raw.memory().unwrap_or_default();
+            CudaError::OutOfMemory { bytes, free, total, error }
+        })
     }
 }
 

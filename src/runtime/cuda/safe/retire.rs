@@ -6,8 +6,8 @@ use crate::runtime::lock;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-/// How long the last drop of a context waits for work in flight, so that a device that hangs does not hang the host.
-const LAST_WAIT: Duration = Duration::from_secs(2);
+/// How long is waited for work in flight, so that a device that hangs does not hang the host.
+const MOST_WAIT: Duration = Duration::from_secs(2);
 
 /// The streams that were given work on a resource.
 #[derive(Default)]
@@ -77,20 +77,25 @@ impl Retirement {
         let _: Vec<Retired> = done; // dropped without the lock
     }
 
-    /// Waits a while for all the rest, then leaves it allocated.
-    pub fn finish(&self) {
+    /// Waits a while for all the rest; whether there was any.
+    pub fn settle(&self) -> bool {
         let start = Instant::now();
-        while !lock(&self.0).is_empty() {
+        let any = self.waiting() > 0;
+        while self.waiting() > 0 && start.elapsed() < MOST_WAIT {
             self.collect();
-            if start.elapsed() > LAST_WAIT {
-                std::mem::take(&mut *lock(&self.0)).into_iter().for_each(std::mem::forget);
-            }
             std::thread::sleep(Duration::from_micros(50));
         }
+        any
+    }
+
+    /// Waits a while for all the rest, then leaves it allocated.
+    pub fn finish(&self) {
+        self.settle();
+        std::mem::take(&mut *lock(&self.0)).into_iter().for_each(std::mem::forget);
     }
 
     /// Number of resources that wait.
-    pub fn len(&self) -> usize {
+    pub fn waiting(&self) -> usize {
         lock(&self.0).len()
     }
 }
