@@ -1,6 +1,7 @@
 //! The compiler layer: on the fake GPU's compiler everywhere, and on NVIDIA's own where it is installed.
 //!
-//! Without it those tests say that they skip; with `BUCKETEER_REQUIRE_NVRTC` set they fail. `scripts/with-nvrtc` gets it.
+//! Without it those tests say that they skip; with `BUCKETEER_REQUIRE_NVRTC` set they fail. `scripts/with-nvrtc` gets
+//! it.
 
 #![expect(unsafe_code, reason = "launches; each says why it may")]
 

@@ -3,6 +3,8 @@
 #![allow(dead_code, reason = "each test file uses a part")]
 #![expect(unsafe_code, reason = "calls the fake's own functions, with the types that `testing/fakegpu` gives them")]
 
+pub mod adding;
+
 use bucketeer::runtime::cuda::nvrtc::Nvrtc;
 use bucketeer::runtime::cuda::{Driver, Stream};
 use serde_json::Value;
@@ -110,11 +112,10 @@ impl Session {
 
     /// The calls and violations since the last time.
     pub fn log(&self) -> Vec<Value> {
-        type Take = usize;
         let mut bytes = Vec::<u8>::new();
         loop {
             let (to, room) = (bytes.as_mut_ptr().cast::<c_char>(), bytes.len());
-            let needed = control!("fakegpu_log_take", fn(*mut c_char, usize) -> Take, to, room);
+            let needed = control!("fakegpu_log_take", fn(*mut c_char, usize) -> usize, to, room);
             if needed <= room {
                 bytes.truncate(needed - 1);
                 break;

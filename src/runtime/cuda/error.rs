@@ -53,8 +53,8 @@ pub enum CudaError {
     },
     /// PTX that is newer than the driver.
     #[error(
-        "the PTX is of version {ptx}, and the driver, for CUDA {driver}, is too old for it: update the driver, or compile \
-         to a CUBIN for the device's own architecture, or compile with an NVRTC no newer than CUDA {driver} ({error})"
+        "the PTX is of version {ptx}, and the driver, for CUDA {driver}, is too old for it: update the driver, or \
+         compile to a CUBIN for the device's own architecture, or compile with an NVRTC no newer than CUDA {driver} ({error})"
     )]
     OldDriver {
         /// The text's `.version`.

@@ -1,7 +1,7 @@
 //! What a driver loads: PTX text, CUBINs and fat binaries.
 //!
-//! The driver is given a pointer without a length and trusts the headers behind it. So an image is checked first: text ends in
-//! a zero byte, and no header tells of bytes beyond the end.
+//! The driver is given a pointer without a length and trusts the headers behind it. So an image is checked first: text
+//! ends in a zero byte, and no header tells of bytes beyond the end.
 
 use std::fmt;
 

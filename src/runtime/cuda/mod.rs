@@ -14,16 +14,16 @@
 //! | [`nvrtc`] | CUDA C++ to PTX or CUBIN, with a cache on disk |
 //!
 //! Copies, fills and launches return when they are enqueued. Whatever is dropped while the device still works with it
-//! is freed after that work has ended; no drop waits for it. The bytes of a [`PinnedBuffer`] can be reached only when no copy
-//! from or to it is in flight. Which stream waits for which is the caller's to say, with events: two
-//! streams that use one device buffer without one race with each other, which gives wrong values, not broken memory.
+//! is freed after that work has ended; no drop waits for it. The bytes of a [`PinnedBuffer`] can be reached only when
+//! no copy from or to it is in flight. Which stream waits for which is the caller's to say, with events: two streams
+//! that use one device buffer without one race with each other, which gives wrong values, not broken memory.
 //!
-//! All handles may be sent to and used by any thread. Every call makes its context the thread's current one and leaves it
-//! so, as the CUDA runtime does.
+//! All handles may be sent to and used by any thread. Every call makes its context the thread's current one and leaves
+//! it so, as the CUDA runtime does.
 //!
-//! Layers, as in `docs/design.md`: `sys` has C's names and types, `result` a function for each call and an owner for each
-//! handle, `safe` lengths and lives. Handles of other libraries come in by [`Stream::from_raw`], [`Context::from_raw`]
-//! and [`DeviceBuffer::from_raw`], and go out by `as_raw` and `pointer`.
+//! Layers, as in `docs/design.md`: `sys` has C's names and types, `result` a function for each call and an owner for
+//! each handle, `safe` lengths and lives. Handles of other libraries come in by [`Stream::from_raw`],
+//! [`Context::from_raw`] and [`DeviceBuffer::from_raw`], and go out by `as_raw` and `pointer`.
 //!
 //! ```
 //! use bucketeer::runtime::cuda::Driver;

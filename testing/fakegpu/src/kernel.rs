@@ -4,8 +4,8 @@
 //! What a source must keep to:
 //!
 //! - it is in the common subset of C and C++, and includes no header;
-//! - kernels are written `__global__ void NAME(...)` or `__global__ void __launch_bounds__(...) NAME(...)`, `extern "C"` under
-//!   `#ifdef __cplusplus`, with at most six parameters of 8 bytes each: pointers and `u64`;
+//! - kernels are written `__global__ void NAME(...)` or `__global__ void __launch_bounds__(...) NAME(...)`,
+//!   `extern "C"` under `#ifdef __cplusplus`, with at most six parameters of 8 bytes each: pointers and `u64`;
 //! - no `__syncthreads`, no shuffles, no shared memory: the threads of a block run one after the other;
 //! - what only a GPU can do, inline PTX say, is under `#ifdef __CUDA_ARCH__`.
 //!

@@ -2,8 +2,8 @@
 //! `bucketeer::runtime::cuda` uses, over memory of the host.
 //!
 //! Streams are threads with queues, so work runs when a real device could run it, and a missing event wait gives wrong
-//! values. Memory is poisoned when allocated (`cd`) and freed (`dd`), has guards (`fd`) on both sides, and stays
-//! in quarantine for a while after its free. A copy or kernel that touches what is not allocated ends with code 700, which
+//! values. Memory is poisoned when allocated (`cd`) and freed (`dd`), has guards (`fd`) on both sides, and stays in
+//! quarantine for a while after its free. A copy or kernel that touches what is not allocated ends with code 700, which
 //! stays for all later calls of the context, and a `violation` in the log. Kernels really run: see `kernel`.
 //!
 //! What it is told by environment variables, read once, and by functions (see `control`):

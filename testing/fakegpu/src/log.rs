@@ -1,5 +1,5 @@
-//! The log: a JSON object for each call, and for each violation. Kept in memory until taken, and appended to the file in
-//! `FAKEGPU_LOG`. Addresses and handles are shown by number in order of making, so that logs can be compared.
+//! The log: a JSON object for each call, and for each violation. Kept in memory until taken, and appended to the file
+//! in `FAKEGPU_LOG`. Addresses and handles are shown by number in order of making, so that logs can be compared.
 
 use serde_json::{Value, json};
 use std::fs::File;

@@ -1,9 +1,9 @@
 //! Compiled images on disk.
 //!
-//! An entry is a file named by a hash of its key. It holds the key itself, so two keys of one hash cannot be mixed up, and
-//! a checksum at its end, so a damaged entry is compiled again. Entries are written beside and renamed: a reader sees a whole
-//! one or none, also when several processes write it at once. The cache may be deleted at any time; whatever cannot be read or
-//! written is as if there were no cache.
+//! An entry is a file named by a hash of its key. It holds the key itself, so two keys of one hash cannot be mixed up,
+//! and a checksum at its end, so a damaged entry is compiled again. Entries are written beside and renamed: a reader
+//! sees a whole one or none, also when several processes write it at once. The cache may be deleted at any time;
+//! whatever cannot be read or written is as if there were no cache.
 //!
 //! ```text
 //! bucketeer-cache 1\n KEY_LEN LOG_LEN IMAGE_LEN (8 bytes each, little-endian) KEY LOG IMAGE CHECKSUM (16 bytes)
@@ -129,9 +129,9 @@ fn decode(bytes: &[u8], key: &str) -> Option<Compiled> {
     Some(Compiled { image, log: String::from_utf8(log.to_vec()).ok()?, cached: true })
 }
 
-/// FNV-1a of 128 bits on little-endian words of 8 bytes instead of bytes, which is eight times as fast, then on the length.
-/// It is the same on every machine and in every build. Each step is one to one, so a change within one word is always
-/// noticed. It finds accidents, not attacks: these the folder's permissions are for.
+/// FNV-1a of 128 bits on little-endian words of 8 bytes instead of bytes, which is eight times as fast, then on the
+/// length. It is the same on every machine and in every build. Each step is one to one, so a change within one word is
+/// always noticed. It finds accidents, not attacks: these the folder's permissions are for.
 fn hash(bytes: &[u8]) -> u128 {
     const BASIS: u128 = 0x6c62_272e_07bb_0142_62b8_2175_6295_c58d;
     const PRIME: u128 = 0x0000_0000_0100_0000_0000_0000_0000_013b;

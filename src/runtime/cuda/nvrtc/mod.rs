@@ -1,13 +1,13 @@
 //! CUDA C++ to PTX or CUBIN, by NVIDIA's run-time compiler, with a cache on disk.
 //!
-//! A CUBIN is machine code for one architecture and needs no assembler in the driver, so an NVRTC that is newer than the
-//! driver does no harm; PTX is text of a version that the driver must know. [`Nvrtc::compile`] makes either. It needs no
-//! GPU and no driver.
+//! A CUBIN is machine code for one architecture and needs no assembler in the driver, so an NVRTC that is newer than
+//! the driver does no harm; PTX is text of a version that the driver must know. [`Nvrtc::compile`] makes either. It
+//! needs no GPU and no driver.
 //!
 //! **What a kernel costs.** NVRTC hands its assembler's report out in the log, once it is asked for by
-//! `--ptxas-options=-v`, for real architectures only (`sm_90`; for PTX nothing is assembled). This is always asked for when a
-//! CUBIN is made, and [`Compiled::kernels`] has it as numbers: registers, spills, and the stack frame, which is a thread's local
-//! memory.
+//! `--ptxas-options=-v`, for real architectures only (`sm_90`; for PTX nothing is assembled). This is always asked for
+//! when a CUBIN is made, and [`Compiled::kernels`] has it as numbers: registers, spills, and the stack frame, which is
+//! a thread's local memory.
 //!
 //! **The cache** is keyed by everything that decides the result: source, name, options, NVRTC's version, and ours. See
 //! [`Cache`].
@@ -70,8 +70,8 @@ impl Compiled {
 }
 
 impl Nvrtc {
-    /// Loads it from a path, a file or a folder; without one from the path in `BUCKETEER_NVRTC_LIB`, else from where the
-    /// system or a Python package has it. The cache is [`Cache::from_env`].
+    /// Loads it from a path, a file or a folder; without one from the path in `BUCKETEER_NVRTC_LIB`, else from where
+    /// the system or a Python package has it. The cache is [`Cache::from_env`].
     ///
     /// # Errors
     /// When there is none, or it lacks a function.

@@ -24,8 +24,8 @@ impl Module {
     /// Loads an image; with the error, what the driver's assembler said of it.
     ///
     /// # Safety
-    /// `image` is PTX text with a zero byte at its end, or a CUBIN or fat binary whose headers tell no length beyond its
-    /// own.
+    /// `image` is PTX text with a zero byte at its end, or a CUBIN or fat binary whose headers tell no length beyond
+    /// its own.
     pub unsafe fn load(context: &Arc<Context>, image: &[u8]) -> Result<Self, (CallError, String)> {
         context.make_current().map_err(|error| (error, String::new()))?;
         let api = &context.api;

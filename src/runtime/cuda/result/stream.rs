@@ -77,8 +77,8 @@ impl Stream {
 impl Drop for Stream {
     fn drop(&mut self) {
         if self.owned && self.context.make_current().is_ok() {
-            // SAFETY: made by `new`. Work in flight goes on and the driver frees the stream after it. An error leaves it
-            // to the context's end.
+            // SAFETY: made by `new`. Work in flight goes on and the driver frees the stream after it. An error leaves
+            // it to the context's end.
             let _ = unsafe { (self.context.api.sys.cuStreamDestroy_v2)(self.raw) };
         }
     }

@@ -68,8 +68,8 @@ impl Context {
     /// When the device's limits cannot be asked for.
     ///
     /// # Safety
-    /// `raw` is a `CUcontext` of this device, made through the same driver, and lives as long as the result and all that is made
-    /// in it.
+    /// `raw` is a `CUcontext` of this device, made through the same driver, and lives as long as the result and all
+    /// that is made in it.
     pub unsafe fn from_raw(device: &Device, raw: *mut c_void) -> Result<Self, CudaError> {
         let limits = Limits::of(device)?;
         // SAFETY: promised by the caller.

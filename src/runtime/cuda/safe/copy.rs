@@ -29,9 +29,9 @@ impl Stream {
             return Ok(());
         }
         to.used_on(self);
-        // SAFETY: both ranges are inside, as checked. Both buffers know the stream, so are freed after the copy, and the
-        // host reaches the bytes of `from` after waiting for it. A copy of another stream to the same bytes may race
-        // with it, but within the device's engines: the host looks after both.
+        // SAFETY: both ranges are inside, as checked. Both buffers know the stream, so are freed after the copy, and
+        // the host reaches the bytes of `from` after waiting for it. A copy of another stream to the same bytes may
+        // race with it, but within the device's engines: the host looks after both.
         from.copy_on(self, || unsafe {
             self.raw().copy_to_device(to.pointer(), from.pointer(&range).as_ptr(), range.len())
         })
@@ -66,7 +66,8 @@ impl Stream {
     /// Enqueues a copy of `from[range]` to `to`, from byte `at` on, within the device.
     ///
     /// # Errors
-    /// When a range is not inside of its buffer, the two overlap, a buffer is of another context, or the driver refuses.
+    /// When a range is not inside of its buffer, the two overlap, a buffer is of another context, or the driver
+    /// refuses.
     pub fn copy(
         &self,
         from: &DeviceBuffer,
@@ -120,8 +121,8 @@ impl Stream {
         staging.bytes().map(drop)
     }
 
-    /// Copies `from`, from byte `at` on, to any memory of the host, in the stream's order, and waits for it. Goes through
-    /// page-locked memory of at most 4 MiB; for speed use [`copy_to_host`](Self::copy_to_host).
+    /// Copies `from`, from byte `at` on, to any memory of the host, in the stream's order, and waits for it. Goes
+    /// through page-locked memory of at most 4 MiB; for speed use [`copy_to_host`](Self::copy_to_host).
     ///
     /// # Errors
     /// As [`copy_to_host`](Self::copy_to_host), and the first error of the stream's work.

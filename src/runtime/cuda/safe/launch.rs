@@ -59,8 +59,8 @@ impl Stream {
     /// Enqueues a launch.
     ///
     /// # Errors
-    /// When the grid or block is beyond the device's or the kernel's limits, when the kernel or a buffer is of another context, or the
-    /// driver refuses. Nothing is launched then.
+    /// When the grid or block is beyond the device's or the kernel's limits, when the kernel or a buffer is of another
+    /// context, or the driver refuses. Nothing is launched then.
     ///
     /// # Safety
     /// The kernel has as many parameters as there are arguments, each of 8 bytes. With these arguments it touches only
@@ -83,8 +83,8 @@ impl Stream {
             });
         }
         function.used_on(self);
-        // SAFETY: the module and the buffers now know the stream, so live until the launch has ended; the rest is promised
-        // by the caller.
+        // SAFETY: the module and the buffers now know the stream, so live until the launch has ended; the rest is
+        // promised by the caller.
         Ok(unsafe { self.raw().launch(function.raw, launch.grid, launch.block, launch.shared_bytes, &mut values) }?)
     }
 }

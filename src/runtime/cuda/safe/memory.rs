@@ -11,8 +11,8 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// A range of bytes on a device. Clones and [slices](Self::slice) share the bytes, which are freed when the last of them
-/// is dropped and the work is over that was enqueued on them.
+/// A range of bytes on a device. Clones and [slices](Self::slice) share the bytes, which are freed when the last of
+/// them is dropped and the work is over that was enqueued on them.
 #[derive(Clone)]
 pub struct DeviceBuffer {
     allocation: Arc<Allocation>,

@@ -13,8 +13,8 @@ use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Page-locked memory of the host, from and to which a device copies by itself. Its bytes can be reached when no copy is in
-/// flight; one that is dropped earlier is freed after its copies.
+/// Page-locked memory of the host, from and to which a device copies by itself. Its bytes can be reached when no copy
+/// is in flight; one that is dropped earlier is freed after its copies.
 pub struct PinnedBuffer {
     context: Context,
     /// None for no bytes.

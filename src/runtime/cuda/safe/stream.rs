@@ -24,8 +24,8 @@ impl Stream {
     /// A stream that another library made and destroys.
     ///
     /// # Safety
-    /// `raw` is a `CUstream` of this context and lives until the result, its clones and every buffer that was used on it are
-    /// dropped.
+    /// `raw` is a `CUstream` of this context and lives until the result, its clones and every buffer that was used on
+    /// it are dropped.
     #[must_use]
     pub unsafe fn from_raw(context: &Context, raw: *mut c_void) -> Self {
         // SAFETY: promised by the caller.

@@ -9,8 +9,8 @@
 //! 5. then in the folders of NVIDIA's Python packages (`site-packages/nvidia/*/lib`) under `VIRTUAL_ENV`,
 //!    `CONDA_PREFIX`, the `python3` on `PATH`, `~/.local`, `/usr/local` and `/usr`.
 //!
-//! A path may be a file, or a folder that holds the library under one of its names. Loading runs a library's own start-up code: who
-//! sets these variables is trusted, as with `LD_LIBRARY_PATH`.
+//! A path may be a file, or a folder that holds the library under one of its names. Loading runs a library's own
+//! start-up code: who sets these variables is trusted, as with `LD_LIBRARY_PATH`.
 
 use libloading::Library;
 use std::error::Error;
@@ -127,8 +127,8 @@ fn chain(error: &dyn Error) -> String {
     last.to_string()
 }
 
-/// Loads a library from the first place that has it. It stays loaded for good: its threads and handles outlive any owner
-/// that we could give it.
+/// Loads a library from the first place that has it. It stays loaded for good: its threads and handles outlive any
+/// owner that we could give it.
 pub fn load(wanted: &Wanted, path: Option<&Path>) -> Result<(&'static Library, PathBuf), LoadError> {
     let mut tried = Vec::new();
     for path in places(wanted, path, &|name| std::env::var_os(name)) {
