@@ -63,8 +63,10 @@ pub enum LoadError {
     Library {
         /// What was looked for.
         what: &'static str,
-        /// Every place tried, in order.
+        /// Every file and name tried, in order.
         tried: Vec<Attempt>,
+        /// Folders, as patterns, that hold no file of these names.
+        without: Vec<PathBuf>,
         /// What to do.
         advice: &'static str,
     },
@@ -93,11 +95,12 @@ pub struct Attempt {
 impl fmt::Display for LoadError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Library { what, tried, advice } => {
+            Self::Library { what, tried, without, advice } => {
                 write!(f, "{what} cannot be loaded; {advice}; tried")?;
-                tried
-                    .iter()
-                    .try_for_each(|Attempt { path, error }| write!(f, "\n  {}: {}", path.display(), chain(error)))
+                for Attempt { path, error } in tried {
+                    write!(f, "\n  {}: {}", path.display(), chain(error))?;
+                }
+                without.iter().try_for_each(|folder| write!(f, "\n  {}: not there", folder.display()))
             }
             Self::Symbol { what, path, symbol, source } => write!(
                 f,
@@ -131,7 +134,8 @@ fn chain(error: &dyn Error) -> String {
 /// owner that we could give it.
 pub fn load(wanted: &Wanted, path: Option<&Path>) -> Result<(&'static Library, PathBuf), LoadError> {
     let mut tried = Vec::new();
-    for path in places(wanted, path, &|name| std::env::var_os(name)) {
+    let Places { files, without } = places(wanted, path, &|name| std::env::var_os(name));
+    for path in files {
         // SAFETY: start-up code of a library runs. It is the one that the system, or whoever sets its variables, has
         // put there for this purpose; see the module's text.
         match unsafe { Library::new(&path) } {
@@ -139,30 +143,49 @@ pub fn load(wanted: &Wanted, path: Option<&Path>) -> Result<(&'static Library, P
             Err(error) => tried.push(Attempt { path, error }),
         }
     }
-    Err(LoadError::Library { what: wanted.what, tried, advice: wanted.advice })
+    Err(LoadError::Library { what: wanted.what, tried, without, advice: wanted.advice })
 }
 
-/// Where to look, in order.
-fn places(wanted: &Wanted, path: Option<&Path>, variable: &dyn Fn(&str) -> Option<OsString>) -> Vec<PathBuf> {
+/// Where to look.
+#[derive(Default)]
+struct Places {
+    /// Files, and names for the system's loader, in order.
+    files: Vec<PathBuf>,
+    /// Folders, as patterns, that hold nothing of these names.
+    without: Vec<PathBuf>,
+}
+
+fn places(wanted: &Wanted, path: Option<&Path>, variable: &dyn Fn(&str) -> Option<OsString>) -> Places {
     let set = |name: &str| variable(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     if let Some(path) = path.map(Path::to_owned).or_else(|| set(wanted.variable)) {
-        if path.is_dir() {
-            return wanted.names.iter().map(|name| path.join(name)).collect();
-        }
-        return vec![path];
+        let files = match path.is_dir() {
+            true => wanted.names.iter().map(|name| path.join(name)).collect(),
+            false => vec![path],
+        };
+        return Places { files, without: Vec::new() };
     }
-    let mut places: Vec<PathBuf> = wanted.names.iter().map(PathBuf::from).collect();
-    let mut installations: Vec<Vec<PathBuf>> = wanted.folders.iter().map(|folder| vec![folder.into()]).collect();
-    if wanted.in_wheels {
-        installations.extend(prefixes(&set).iter().map(|prefix| wheel_folders(prefix)));
+    let mut places = Places { files: wanted.names.iter().map(PathBuf::from).collect(), without: Vec::new() };
+    for folder in wanted.folders {
+        places.add(wanted, folder.into(), &[folder.into()]);
     }
-    for folders in installations {
-        let files = wanted.names.iter().flat_map(|name| folders.iter().map(move |folder| folder.join(name)));
-        places.extend(files.filter(|path| path.exists()));
+    let prefixes = if wanted.in_wheels { prefixes(&set) } else { Vec::new() };
+    for prefix in prefixes {
+        let pattern = prefix.join("lib/python3*/{site,dist}-packages/nvidia/*/lib");
+        places.add(wanted, pattern, &wheel_folders(&prefix));
     }
-    let mut seen = std::collections::HashSet::new();
-    places.retain(|place| seen.insert(place.clone()));
     places
+}
+
+impl Places {
+    /// The files of the wanted names in an installation's folders, which together are called `pattern`.
+    fn add(&mut self, wanted: &Wanted, pattern: PathBuf, folders: &[PathBuf]) {
+        let files = wanted.names.iter().flat_map(|name| folders.iter().map(move |folder| folder.join(name)));
+        let files: Vec<PathBuf> = files.filter(|path| path.exists()).collect();
+        if files.is_empty() {
+            self.without.push(pattern);
+        }
+        self.files.extend(files);
+    }
 }
 
 /// Where Python installations may be.
@@ -173,12 +196,16 @@ fn prefixes(set: &dyn Fn(&str) -> Option<PathBuf>) -> Vec<PathBuf> {
     if let Some(python) = python {
         // As named, which in a virtual environment is its own, and as linked, which is the installation behind it.
         let real = python.canonicalize().ok();
-        prefixes.extend(
-            [Some(python), real].iter().flatten().filter_map(|python| Some(python.parent()?.parent()?.to_owned())),
-        );
+        for prefix in [Some(python), real].iter().flatten().filter_map(|python| python.parent()?.parent()) {
+            prefixes.push(prefix.to_owned());
+            // What is on the path may be pyenv's script, and the installations lie here.
+            prefixes.extend(children(&prefix.join("versions")));
+        }
     }
     prefixes.extend(set("HOME").map(|home| home.join(".local")));
     prefixes.extend(["/usr/local", "/usr"].map(PathBuf::from));
+    let mut seen = std::collections::HashSet::new();
+    prefixes.retain(|prefix| seen.insert(prefix.clone()));
     prefixes
 }
 
@@ -203,7 +230,7 @@ fn children(folder: &Path) -> Vec<PathBuf> {
 mod tests {
     use super::*;
 
-    fn look(wanted: &Wanted, path: Option<&str>, variables: &[(&str, &str)]) -> Vec<PathBuf> {
+    fn look(wanted: &Wanted, path: Option<&str>, variables: &[(&str, &str)]) -> Places {
         places(wanted, path.map(Path::new), &|name| {
             variables.iter().find(|(key, _)| *key == name).map(|(_, value)| value.into())
         })
@@ -212,9 +239,9 @@ mod tests {
     #[test]
     fn a_given_path_stands_before_the_variable_and_both_stand_alone() {
         let variables = [("BUCKETEER_CUDA_LIB", "/from/variable.so")];
-        assert_eq!(look(&CUDA, Some("/given.so"), &variables), [Path::new("/given.so")]);
-        assert_eq!(look(&CUDA, None, &variables), [Path::new("/from/variable.so")]);
-        assert_eq!(look(&CUDA, None, &[("BUCKETEER_CUDA_LIB", "")])[0], Path::new("libcuda.so.1"));
+        assert_eq!(look(&CUDA, Some("/given.so"), &variables).files, [Path::new("/given.so")]);
+        assert_eq!(look(&CUDA, None, &variables).files, [Path::new("/from/variable.so")]);
+        assert_eq!(look(&CUDA, None, &[("BUCKETEER_CUDA_LIB", "")]).files[0], Path::new("libcuda.so.1"));
     }
 
     #[test]
@@ -228,15 +255,21 @@ mod tests {
         let prefix = root.to_str().unwrap();
         let expected = [lib("cu13").join("libnvrtc.so.13"), lib("cuda_nvrtc").join("libnvrtc.so.12")];
         for variable in ["VIRTUAL_ENV", "CONDA_PREFIX"] {
-            let found = look(&NVRTC, None, &[(variable, prefix)]);
+            let Places { files: found, without } = look(&NVRTC, None, &[(variable, prefix), ("HOME", "/nobody")]);
             assert!(
                 found.iter().zip(NVRTC.names).all(|(path, name)| path == Path::new(name)),
                 "the system's come first"
             );
             let wheels: Vec<_> = found.iter().filter(|path| path.starts_with(&root)).collect();
+            assert!(without.contains(&"/nobody/.local/lib/python3*/{site,dist}-packages/nvidia/*/lib".into()));
+            assert!(!without.iter().any(|at| at.starts_with(&root)));
             assert_eq!(wheels, expected.iter().collect::<Vec<_>>());
         }
-        assert_eq!(look(&NVRTC, Some(lib("cu13").to_str().unwrap()), &[])[0], expected[0], "a folder is looked into");
+        assert_eq!(
+            look(&NVRTC, Some(lib("cu13").to_str().unwrap()), &[]).files[0],
+            expected[0],
+            "a folder is looked into"
+        );
         std::fs::remove_dir_all(root).unwrap();
     }
 
