@@ -117,6 +117,45 @@ fn a_left_out_event_wait_shows_as_a_wrong_value_under_delay() {
     assert_eq!(session.violations(), [""; 0], "an order that is wrong is no misuse of memory");
 }
 
+/// A bucket in small: pack on one stream, the transfer on another, unpack on the first. `late` is 0 or 1, the stream
+/// that is delayed; what came out.
+fn pack_move_unpack(session: &Session, kernel: &Function, late: usize) -> Vec<u8> {
+    let context = kernel.context();
+    let streams = [context.stream().unwrap(), context.stream().unwrap()];
+    let [compute, comm] = &streams;
+    let [from, packed, moved, to] = [(); 4].map(|()| context.alloc(400).unwrap());
+    compute.upload(&bytes(0..100), &from, 0).unwrap();
+    session.delay_stream_us(&streams[late], 100_000);
+    let [is_packed, is_moved] = [(); 2].map(|()| context.event().unwrap());
+    add(compute, kernel, &packed, &from, 100).unwrap();
+    compute.record(&is_packed).unwrap();
+    comm.wait(&is_packed).unwrap();
+    comm.copy(&packed, 0..400, &moved, 0).unwrap();
+    comm.record(&is_moved).unwrap();
+    compute.wait(&is_moved).unwrap();
+    compute.copy(&moved, 0..400, &to, 0).unwrap();
+    context.synchronize().unwrap();
+    session.delay_us(0);
+    download(compute, &to)
+}
+
+#[test]
+fn each_left_out_wait_is_found_by_delaying_one_stream_or_the_other() {
+    let session = session();
+    let kernel = kernel(&session, &session.driver().device(0).unwrap().context().unwrap());
+    let run = |late| pack_move_unpack(&session, &kernel, late) == bytes(100..200);
+    assert_eq!([0, 1].map(run), [true; 2], "with both waits");
+    let mut right = Vec::new();
+    for nth in [1, 2] {
+        for late in [0, 1] {
+            session.inject(&format!("cuStreamWaitEvent:{nth}=skip"));
+            right.push(run(late));
+        }
+    }
+    // Without the first wait a late pack is missed, without the second a late transfer.
+    assert_eq!(right, [false, true, true, false]);
+}
+
 #[test]
 fn events_tell_when_work_is_over_and_how_long_it_took() {
     let session = session();
