@@ -30,7 +30,10 @@
 //!
 //! let driver = match Driver::load(None) {
 //!     Ok(driver) => driver,
-//!     Err(error) => return println!("no GPU here: {error}"),
+//!     Err(error) => {
+//!         println!("no GPU here: {error}");
+//!         return Ok(());
+//!     }
 //! };
 //! let context = driver.device(0)?.context()?;
 //! let stream = context.stream()?;
