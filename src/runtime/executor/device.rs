@@ -24,7 +24,7 @@ use crate::runtime::cuda::nvrtc::{Nvrtc, NvrtcError};
 use crate::runtime::cuda::{Context, CudaError, DeviceBuffer, Event, MoveKernel, Stream};
 use crate::runtime::{Arena, Backend, Buffer, BufferError};
 use comm::{Channel, Comm, Job};
-use order::Waits;
+use order::{Wait, Waits};
 use std::error::Error;
 use std::sync::Arc;
 
@@ -194,9 +194,9 @@ impl<'a> DeviceExecutor<'a> {
         for (number, launch) in module.launches().iter().enumerate() {
             launches[launch.step as usize] = Some(number);
         }
-        let waits = Waits::of(program, |step| host_reads(program, step));
+        let waits = Waits::of(program, &host.memory, |step| host_reads(program, step));
         let mut events: Vec<Option<Arc<Event>>> = program.steps.iter().map(|_| None).collect();
-        for &step in waits.all() {
+        for (_, step) in waits.events() {
             if let event @ None = &mut events[step.0 as usize] {
                 *event = Some(Arc::new(context.event().map_err(cuda("an event"))?));
             }
@@ -218,7 +218,7 @@ impl<'a> DeviceExecutor<'a> {
     #[doc(hidden)]
     #[must_use]
     pub fn event_waits(&self) -> usize {
-        self.waits.all().count()
+        self.waits.events().count()
     }
 
     /// Leaves one event wait out, for tests that want to see it missed.
@@ -235,9 +235,7 @@ impl<'a> DeviceExecutor<'a> {
     #[must_use]
     pub fn event_wait(&self, wait: usize) -> (&str, &str, &Stream) {
         let program = self.host.program;
-        let steps = (0u32..).map(StepId).take(program.steps.len());
-        let pairs = steps.flat_map(|step| self.waits.of_step(step).iter().map(move |&other| (step, other)));
-        let (step, other) = pairs.into_iter().nth(wait).expect("there are so many waits");
+        let (step, other) = self.waits.events().nth(wait).expect("there are so many waits");
         let [step, other] = [step, other].map(|id| &program.steps[id.0 as usize]);
         let stream = match other.stream {
             StreamOf::Compute => &self.compute,
@@ -346,17 +344,19 @@ impl<'a> DeviceExecutor<'a> {
         for (index, step) in program.steps.iter().enumerate() {
             let id = StepId(index as u32);
             let mut before = Vec::new();
-            for &other in self.waits.of_step(id) {
+            for &Wait { step: other, event } in self.waits.of_step(id) {
                 // Until a collective's event is recorded, nobody can wait for it.
                 if matches!(program.steps[other.0 as usize].stream, StreamOf::Comm(_)) {
                     let start = std::time::Instant::now();
                     comm.recorded(other)?;
                     clock.waited(other, start);
                 }
-                if self.left_out != Some(waits) {
-                    before.push(other);
+                if event {
+                    if self.left_out != Some(waits) {
+                        before.push(other);
+                    }
+                    waits += 1;
                 }
-                waits += 1;
             }
             match step.stream {
                 StreamOf::Comm(group) => {
