@@ -66,6 +66,7 @@ fn kernels_of_real_graphs_compile_without_spills_and_local_memory() {
         Pipeline::default_rewrite().run(&mut graph).unwrap();
         let (program, _) = lower(&graph, &LowerOptions::default()).unwrap();
         check(&nvrtc, module(&program).source(), KERNEL, &ARCHS);
+        check(&nvrtc, &module(&program).table_source(), FIXED_KERNEL, &ARCHS);
     }
 }
 

@@ -229,22 +229,27 @@ typedef unsigned long long u64;
 #define CALLED static __device__ __noinline__
 #define ALIGNED(n) __align__(n)
 #define UNROLL _Pragma(\"unroll\")
+#define ROLLED _Pragma(\"unroll 1\")
 #else
 #define INLINE static inline
 #define CALLED static
 #define ALIGNED(n) __attribute__((aligned(n)))
 #define UNROLL
+#define ROLLED
 #endif
 
 ";
 
-/// The source of a kernel that takes its tables as parameters, and its name: [`FIXED_KERNEL`].
+/// The source of [`FIXED_KERNEL`] for [`fixed_units`].
 #[must_use]
 pub fn fixed_module() -> String {
-    let units = fixed_units();
-    let mut text =
-        "// Moves, zeros and the conversions between f32, bf16 and f16, by tables that the host gives.\n".to_owned();
-    head(&mut text, &units);
+    with_tables_given(&fixed_units())
+}
+
+/// The source of a kernel that takes its tables as parameters.
+fn with_tables_given(units: &IndexSet<Unit>) -> String {
+    let mut text = "// Moves, zeros and conversions, by tables that the host gives.\n".to_owned();
+    head(&mut text, units);
     text.push('\n');
     kernel(
         &mut text,
@@ -269,7 +274,8 @@ pub fn digest(source: &str) -> u64 {
 /// The kernel of a [`CudaModule`]: the table of anchors, and the number of the launch.
 pub const KERNEL: &str = "bucketeer_move";
 
-/// The kernel of [`fixed_module`]: anchors, segments and loops as pointers, number of segments, number of tiles.
+/// The kernel of [`fixed_module`] and [`CudaModule::table_source`]: anchors, segments and loops as pointers, number of segments,
+/// number of tiles.
 pub const FIXED_KERNEL: &str = "bucketeer_move_tables";
 
 /// The units that [`fixed_module`] knows: all that only move, and conversions from `f32` to floats of two bytes and back.
@@ -292,6 +298,22 @@ impl CudaModule {
     #[must_use]
     pub fn fixed_tables(launch: &CudaLaunch) -> Option<Tables> {
         Tables::new(&launch.transfers, &fixed_units())
+    }
+
+    /// The source of [`FIXED_KERNEL`] for this module's units: the same for all programs with the same, so that it is compiled once,
+    /// and however many segments there are.
+    #[must_use]
+    pub fn table_source(&self) -> String {
+        with_tables_given(&self.units)
+    }
+
+    /// The tables of a launch for [`table_source`](Self::table_source).
+    ///
+    /// # Panics
+    /// When there are not so many launches.
+    #[must_use]
+    pub fn tables(&self, launch: usize) -> Tables {
+        Tables::new(&self.launches[launch].transfers, &self.units).expect("the units are of these transfers")
     }
 
     /// CUDA C++, with the kernel [`KERNEL`] if there is anything to launch.

@@ -89,15 +89,28 @@ typedef struct ALIGNED(16) { u32 word[4]; } Words;
 
 typedef struct { u64 from, to; } Place;
 
-// Division is slow for 64 bits, and nearly always 32 suffice.
+// Nearly always 32 bits suffice. Else digit by digit, which is as slow as the device's own division and compiles faster.
 INLINE u64 over(u64 number, u64 size) {
-    return (number | size) >> 32 ? number / size : (u64)((u32)number / (u32)size);
+    u64 turn = 0, rest = 0;
+    int bit;
+    if ((number | size) >> 32 == 0) return (u32)number / (u32)size;
+    ROLLED
+    for (bit = 63; bit >= 0; bit--) {
+        rest = rest << 1 | (number >> bit & 1);
+        turn <<= 1;
+        if (rest >= size) {
+            rest -= size;
+            turn |= 1;
+        }
+    }
+    return turn;
 }
 
 CALLED Place place_in(const Segment *segment, const Loop *loops, u64 unit) {
     const Loop *outermost = loops + segment->loop;
     const Loop *each = outermost + segment->loops - 1;
     Place place = {0, 0};
+    ROLLED
     for (; each != outermost; each--) {
         u64 turn = over(unit, each->size);
         u64 index = unit - turn * each->size;
@@ -129,6 +142,7 @@ pub(super) fn walk(units: &IndexSet<Unit>) -> String {
 INLINE u32 segment_of(const Segment *segments, u32 count, u32 at, u64 tile) {{
     u32 end = count;
     if (at + 1 == count || tile < segments[at + 1].tile) return at;
+    ROLLED
     while (end - at > 1) {{
         u32 middle = at + (end - at) / 2;
         if (segments[middle].tile <= tile) at = middle;
@@ -172,7 +186,7 @@ INLINE void move_all(u8 *const *anchors, const Segment *segments, const Loop *lo
     let _ = write!(
         text,
         "            }}\n            continue;\n        }}\n        \
-         for (; first < segment->units; first += {LANES}) {{\n            \
+         ROLLED\n        for (; first < segment->units; first += {LANES}) {{\n            \
          Place place = place_of(segment, loops, first);\n            \
          const u8 *source = from + place.from;\n            u8 *target = to + place.to;\n            \
          u64 divisor = segment->divisor;\n            switch (segment->kind) {{\n"

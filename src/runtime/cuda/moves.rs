@@ -8,7 +8,7 @@
 use super::nvrtc::{Nvrtc, NvrtcError, Request};
 use super::{Arg, Context, CudaError, DeviceBuffer, Function, Image, ImageKind, Launch, Stream};
 use crate::codegen::Transfer;
-use crate::codegen::cuda::{CudaModule, FIXED_KERNEL, FIXED_PTX, KERNEL, THREADS};
+use crate::codegen::cuda::{CudaModule, FIXED_KERNEL, FIXED_PTX, THREADS};
 use crate::codegen::transfer::{Loop, Unit};
 
 /// Blocks that a multiprocessor is given at most; those that find it full wait.
@@ -68,10 +68,10 @@ struct Prepared {
     blocks: u32,
     /// Anchors that it uses.
     anchors: Vec<u32>,
-    tables: Option<Given>,
+    tables: Given,
 }
 
-/// Tables for the fixed kernel.
+/// A launch's tables.
 #[derive(Debug)]
 struct Given {
     segments: DeviceBuffer,
@@ -108,26 +108,24 @@ impl MoveKernel {
         stream.upload(&addresses, &table, 0)?;
         let most_blocks = context.device().multiprocessors()?.saturating_mul(BLOCKS_PER_MULTIPROCESSOR);
         let mut launches = Vec::with_capacity(module.launches().len());
-        for launch in module.launches() {
+        for (number, launch) in module.launches().iter().enumerate() {
             let mut used: Vec<u32> =
                 launch.transfers.iter().flat_map(|each| [each.from.anchor, each.to.anchor]).collect();
             used.sort_unstable();
             used.dedup();
-            let tables = match CudaModule::fixed_tables(launch).filter(|_| fixed) {
-                None => None,
-                Some(tables) => {
-                    let given = Given {
-                        segments: context.alloc(tables.segments.len())?,
-                        loops: context.alloc(tables.loops.len())?,
-                        count: tables.count,
-                        tiles: tables.tiles,
-                    };
-                    stream.upload(&tables.segments, &given.segments, 0)?;
-                    stream.upload(&tables.loops, &given.loops, 0)?;
-                    Some(given)
-                }
+            let tables = match CudaModule::fixed_tables(launch) {
+                Some(tables) if fixed => tables,
+                _ => module.tables(number),
             };
-            launches.push(Prepared { blocks: launch.blocks(most_blocks), anchors: used, tables });
+            let given = Given {
+                segments: context.alloc(tables.segments.len())?,
+                loops: context.alloc(tables.loops.len())?,
+                count: tables.count,
+                tiles: tables.tiles,
+            };
+            stream.upload(&tables.segments, &given.segments, 0)?;
+            stream.upload(&tables.loops, &given.loops, 0)?;
+            launches.push(Prepared { blocks: launch.blocks(most_blocks), anchors: used, tables: given });
         }
         Ok(Some(Self { function, table, buffers: anchors, launches, most_blocks }))
     }
@@ -156,40 +154,26 @@ impl MoveKernel {
         for &anchor in &prepared.anchors {
             self.buffers[anchor as usize].used_on(stream);
         }
-        let table = Arg::Buffer(&self.table);
-        let shape = Launch::linear(prepared.blocks, THREADS);
-        match &prepared.tables {
-            None => {
-                // SAFETY: the kernel is the module's, with a pointer and a number. It reads the table, which has an address
-                // for each anchor, and touches what the launch's transfers say: in buffers that were told of the stream,
-                // and within their lengths, as `check` found.
-                unsafe { stream.launch(&self.function, shape, &[table, Arg::U64(number as u64)]) }
-            }
-            Some(given) => {
-                let args = [
-                    table,
-                    Arg::Buffer(&given.segments),
-                    Arg::Buffer(&given.loops),
-                    Arg::U64(given.count),
-                    Arg::U64(given.tiles),
-                ];
-                // SAFETY: as above, with the tables of the same transfers: three pointers and two numbers.
-                unsafe { stream.launch(&self.function, shape, &args) }
-            }
-        }
+        let Given { segments, loops, count, tiles } = &prepared.tables;
+        let args =
+            [Arg::Buffer(&self.table), Arg::Buffer(segments), Arg::Buffer(loops), Arg::U64(*count), Arg::U64(*tiles)];
+        // SAFETY: the kernel is ours, with three pointers and two numbers. It reads the tables, which have as many rows as it is told
+        // and an address for each anchor, and touches what the launch's transfers say: in buffers that were told of the stream,
+        // and within their lengths, as `check` found.
+        unsafe { stream.launch(&self.function, Launch::linear(prepared.blocks, THREADS), &args) }
     }
 }
 
 fn compile(context: &Context, nvrtc: &Nvrtc, module: &CudaModule) -> Result<Function, MoveError> {
     let request = Request {
-        source: &module.source(),
+        source: &module.table_source(),
         name: "bucketeer_move.cu",
         arch: context.device().arch()?,
         kind: ImageKind::Cubin,
         options: &[],
     };
     let compiled = nvrtc.compile(&request).map_err(|error| MoveError::Compile(Box::new(error)))?;
-    Ok(context.load_module(&compiled.image)?.function(KERNEL)?)
+    Ok(context.load_module(&compiled.image)?.function(FIXED_KERNEL)?)
 }
 
 fn fixed(context: &Context, module: &CudaModule, error: &NvrtcError) -> Result<Function, MoveError> {
