@@ -40,8 +40,8 @@ fn on_ranks<T: Send>(
         |error: &RunError| error.to_string().contains("dropped its handle") || error.to_string().contains("aborted");
     let errors: Vec<&RunError> = results.iter().filter_map(|result| result.as_ref().err()).collect();
     let first = errors.iter().find(|error| !follows(error)).or(errors.first());
-    if let Some(&&ref error) = first {
-        return Err(error.clone());
+    if let Some(error) = first {
+        return Err((*error).clone());
     }
     Ok(results.into_iter().filter_map(Result::ok).collect())
 }

@@ -196,12 +196,12 @@ fn check(launch: &str, transfer: &Transfer, anchors: &[DeviceBuffer]) -> Result<
         Unit::Zero(bytes) => (0, bytes),
         Unit::Convert(unit) => (unit.elements * unit.from.bytes(), unit.elements * unit.to.bytes()),
     };
-    let sides: [(_, u64, fn(&Loop) -> u64); 2] =
-        [(transfer.from, read, |each| each.from), (transfer.to, written, |each| each.to)];
-    for (address, unit, step) in sides.into_iter().filter(|(_, unit, _)| *unit > 0) {
+    let step = |side: usize, each: &Loop| if side == 0 { each.from } else { each.to };
+    let sides = [(transfer.from, read), (transfer.to, written)];
+    for (side, (address, unit)) in sides.into_iter().enumerate().filter(|(_, (_, unit))| *unit > 0) {
         let first = address.offset.checked_add(unit);
         let end = transfer.loops.iter().try_fold(first, |end, each| {
-            let further = each.size.checked_sub(1)?.checked_mul(step(each))?;
+            let further = each.size.checked_sub(1)?.checked_mul(step(side, each))?;
             Some(end.and_then(|end| end.checked_add(further)))
         });
         let bytes = anchors.get(address.anchor as usize).map_or(0, |buffer| buffer.len() as u64);
