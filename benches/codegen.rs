@@ -23,7 +23,7 @@ fn bucket(members: u64) -> Program {
         inputs += &format!("  input a{member} = {dtype}[{elements}] a{member}\n");
         packs += &format!("    {dtype}[{elements}] a{member} -> bf16[{elements}] c+{at}\n");
         unpacks += &format!("    bf16[{elements}] c+{at} -> bf16[{elements}] o+{at}\n");
-        at = (at + 2 * elements + 15) / 16 * 16;
+        at = (at + 2 * elements).next_multiple_of(16);
     }
     let text = format!(
         "program bucket align 16 {{\n  arena comm {at} live {at}\n  arena device {at} live {at}\n{buffers}  \
