@@ -10,6 +10,7 @@ mod pipelines;
 pub mod prove;
 
 use crate::formats::fx::{FxText, print_fresh};
+use crate::formats::hlo::HloText;
 use crate::ir::json::{from_json, to_json};
 use crate::ir::{Graph, text, verify};
 use crate::passes::merge::MergeError;
@@ -50,6 +51,22 @@ pub fn fx_text(bytes: &[u8]) -> bool {
         let again = FxText::parse(printed.clone());
         let again = again.unwrap_or_else(|error| panic!("{error}\n{}", String::from_utf8_lossy(&printed)));
         assert!(again.print() == printed);
+    }
+    true
+}
+
+/// HLO text is refused, or comes back byte for byte; and what a pipeline makes of it can be read again.
+///
+/// # Panics
+/// If not.
+pub fn hlo_text(bytes: &[u8]) -> bool {
+    let Ok(text) = std::str::from_utf8(bytes) else { return false };
+    let Ok(mut module) = HloText::parse(text.to_owned()) else { return false };
+    assert!(module.print() == bytes, "printed:\n{}", String::from_utf8_lossy(&module.print()));
+    if run(&mut module.graphs_mut()[0], &pipeline(bytes)) {
+        let printed = String::from_utf8(module.print()).expect("HLO text is UTF-8");
+        let again = HloText::parse(printed.clone()).unwrap_or_else(|error| panic!("{error}\n{printed}"));
+        verify(&again.graphs()[0]).unwrap_or_else(|errors| panic!("{errors}\n{printed}"));
     }
     true
 }

@@ -217,6 +217,14 @@ const FX: &str = r#"class GraphModule(torch.nn.Module):
 "#;
 
 #[test]
+fn hlo_text_survives() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/hlo");
+    let seeds: Vec<Vec<u8>> = files::with_ending(&folder, ".hlo").iter().map(|path| files::read(path)).collect();
+    let small: Vec<Vec<u8>> = seeds.into_iter().filter(|seed| seed.len() < 4096).collect();
+    smoke(3000, &small, fuzzing::hlo_text);
+}
+
+#[test]
 fn damaged_fx_text() {
     let mut seeds = vec![FX.as_bytes().to_vec(); 3];
     seeds.extend(texts("fixtures/fx").into_iter().filter(|text| text.len() < 6000));

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 
 /// Writes a graph in another form
 ///
-/// Without --to, the ending of OUT decides: .txt and .py are FX text, .bkt is native text, .json is JSON. Gzip is
+/// Without --to, the ending of OUT decides: .txt and .py are FX text, .hlo is HLO text, .bkt is native text, .json is JSON. Gzip is
 /// read, never written.
 #[derive(Debug, clap::Args)]
 pub struct ConvertArgs {
@@ -28,6 +28,8 @@ pub struct ConvertArgs {
 pub enum FormatWord {
     /// PyTorch FX text
     Fx,
+    /// XLA HLO text; only of what was read as HLO text
+    Hlo,
     /// Bucketeer's own text
     Native,
     /// Bucketeer's own JSON
@@ -38,6 +40,7 @@ impl From<FormatWord> for Format {
     fn from(word: FormatWord) -> Self {
         match word {
             FormatWord::Fx => Self::Fx,
+            FormatWord::Hlo => Self::Hlo,
             FormatWord::Native => Self::Native,
             FormatWord::Json => Self::Json,
         }
@@ -52,7 +55,7 @@ pub fn run(arguments: &ConvertArgs) -> Result<Verdict> {
         None => match Format::of_extension(extension) {
             Some(format) => format,
             None => bail!(
-                "no form given: `{}` ends in none of .txt, .py (FX), .bkt (native), .json; say --to fx, native or json",
+                "no form given: `{}` ends in none of .txt, .py (FX), .hlo (HLO), .bkt (native), .json; say --to fx, hlo, native or json",
                 arguments.out.display()
             ),
         },

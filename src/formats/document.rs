@@ -2,6 +2,7 @@
 
 use super::error::{ConvertError, Place, ReadError};
 use super::fx::{self, FxText};
+use super::hlo::{self, HloText};
 use crate::ir::json::{from_json, to_json};
 use crate::ir::{Collective, CollectiveKind, Graph, ProcessGroup, Strength, text};
 use std::io::Read;
@@ -11,6 +12,8 @@ use std::io::Read;
 pub enum Format {
     /// PyTorch FX text.
     Fx,
+    /// XLA HLO text.
+    Hlo,
     /// Our own text.
     Native,
     /// Our own JSON.
@@ -23,6 +26,7 @@ impl Format {
     pub const fn name(self) -> &'static str {
         match self {
             Self::Fx => "fx",
+            Self::Hlo => "hlo",
             Self::Native => "native",
             Self::Json => "json",
         }
@@ -33,6 +37,7 @@ impl Format {
     pub const fn title(self) -> &'static str {
         match self {
             Self::Fx => "FX text",
+            Self::Hlo => "HLO text",
             Self::Native => "native text",
             Self::Json => "JSON",
         }
@@ -43,6 +48,7 @@ impl Format {
     pub fn of_extension(extension: &str) -> Option<Self> {
         match extension {
             "txt" | "py" => Some(Self::Fx),
+            "hlo" => Some(Self::Hlo),
             "bkt" => Some(Self::Native),
             "json" => Some(Self::Json),
             _ => None,
@@ -61,6 +67,7 @@ pub struct Document {
 #[derive(Clone, Debug)]
 enum Body {
     Fx(FxText),
+    Hlo(Box<HloText>),
     Native(Box<[Graph; 1]>),
     Json(Box<[Graph; 1]>),
 }
@@ -73,7 +80,7 @@ const SMALL_BYTES: u64 = 64 << 20;
 const LARGEST_RATIO: u64 = 200;
 
 impl Document {
-    /// Reads a file: FX text, native text or JSON, plain or as gzip, told apart by their content.
+    /// Reads a file: FX text, HLO text, native text or JSON, plain or as gzip, told apart by their content.
     ///
     /// # Errors
     /// [`ReadError`] at the first fault.
@@ -81,6 +88,11 @@ impl Document {
         let bytes = if bytes.starts_with(GZIP_MAGIC) { decompress(&bytes)? } else { bytes };
         match detect(&bytes)? {
             Format::Fx => Ok(Self::new(Body::Fx(FxText::parse(bytes).map_err(ReadError::Fx)?))),
+            Format::Hlo => {
+                utf8(&bytes)?;
+                let text = String::from_utf8(bytes).expect("the bytes are UTF-8, as was just checked");
+                Ok(Self::new(Body::Hlo(Box::new(HloText::parse(text).map_err(ReadError::Hlo)?))))
+            }
             Format::Native => {
                 let source = utf8(&bytes)?;
                 let graph = text::parse(source).map_err(ReadError::Native)?;
@@ -109,6 +121,7 @@ impl Document {
     pub fn source(&self) -> &str {
         match &self.body {
             Body::Fx(text) => text.source(),
+            Body::Hlo(text) => text.source(),
             Body::Native(_) | Body::Json(_) => &self.source,
         }
     }
@@ -118,6 +131,7 @@ impl Document {
     pub const fn format(&self) -> Format {
         match self.body {
             Body::Fx(_) => Format::Fx,
+            Body::Hlo(_) => Format::Hlo,
             Body::Native(_) => Format::Native,
             Body::Json(_) => Format::Json,
         }
@@ -128,6 +142,7 @@ impl Document {
     pub fn graphs(&self) -> &[Graph] {
         match &self.body {
             Body::Fx(text) => text.graphs(),
+            Body::Hlo(text) => text.graphs(),
             Body::Native(graph) | Body::Json(graph) => &graph[..],
         }
     }
@@ -136,6 +151,7 @@ impl Document {
     pub fn graphs_mut(&mut self) -> &mut [Graph] {
         match &mut self.body {
             Body::Fx(text) => text.graphs_mut(),
+            Body::Hlo(text) => text.graphs_mut(),
             Body::Native(graph) | Body::Json(graph) => &mut graph[..],
         }
     }
@@ -145,6 +161,7 @@ impl Document {
     pub fn print(&self) -> Vec<u8> {
         match &self.body {
             Body::Fx(text) => text.print(),
+            Body::Hlo(text) => text.print(),
             Body::Native(graph) => text::print(&graph[0]).into_bytes(),
             Body::Json(graph) => {
                 let mut text = to_json(&graph[0]);
@@ -164,8 +181,12 @@ impl Document {
         if self.format() == to {
             return Ok(self);
         }
+        if to == Format::Hlo {
+            return Err(ConvertError::IntoHlo { from: self.format() });
+        }
         let graph = self.into_only_graph(to)?;
         let body = match to {
+            Format::Hlo => unreachable!("refused above"),
             Format::Native => Body::Native(Box::new([graph])),
             Format::Json => Body::Json(Box::new([graph])),
             Format::Fx => {
@@ -180,6 +201,9 @@ impl Document {
     /// computes, but a later pass over the result does not know of it.
     #[must_use]
     pub fn losses(&self, to: Format) -> Vec<String> {
+        if self.format() == Format::Hlo && to != Format::Hlo {
+            return vec!["layouts, metadata, and bodies of fusions and reductions".to_owned()];
+        }
         if to != Format::Fx || self.format() == Format::Fx {
             return Vec::new();
         }
@@ -213,6 +237,7 @@ impl Document {
                 let [graph] = *graph;
                 Ok(graph)
             }
+            Body::Hlo(text) => Ok(hlo::with_plain_names(&text.graphs()[0])),
             Body::Fx(text) => match text.graphs() {
                 [graph] => Ok(graph.clone()),
                 graphs => {
@@ -249,12 +274,15 @@ fn json_place(text: &str, error: &serde_json::Error) -> Option<Place> {
     Some(Place::of_byte(text.as_bytes(), start + error.column().saturating_sub(1)))
 }
 
-/// Tells the forms apart. JSON begins with a brace. FX text has a line with a class or `def forward`, or at least
+/// Tells the forms apart. JSON begins with a brace, HLO text with `HloModule`. FX text has a line with a class or `def forward`, or at least
 /// statements in PyTorch's operators; logs may stand before. Native text begins with a statement.
 fn detect(bytes: &[u8]) -> Result<Format, ReadError> {
     let Some(first) = bytes.iter().position(|byte| !byte.is_ascii_whitespace()) else { return Err(ReadError::Empty) };
     if bytes[first] == b'{' {
         return Ok(Format::Json);
+    }
+    if hlo::begins(bytes) {
+        return Ok(Format::Hlo);
     }
     let has = |words: &str| memchr::memmem::find(bytes, words.as_bytes()).is_some();
     if begins_native(&bytes[first..]) {

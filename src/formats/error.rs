@@ -2,6 +2,7 @@
 
 use super::document::Format;
 use super::fx::{FxError, FxPrintError};
+use super::hlo::HloError;
 use crate::ir::json::JsonError;
 use crate::ir::text::TextError;
 
@@ -39,7 +40,7 @@ impl Place {
 #[non_exhaustive]
 pub enum ReadError {
     /// There is nothing in it.
-    #[error("it is empty; expected FX text, native text or JSON")]
+    #[error("it is empty; expected FX text, HLO text, native text or JSON")]
     Empty,
     /// It begins as gzip does, but is not.
     #[error("it begins as gzip does, but does not decompress: {0}")]
@@ -61,7 +62,7 @@ pub enum ReadError {
         place: Place,
     },
     /// None of the forms.
-    #[error("it is neither FX text, native text nor JSON")]
+    #[error("it is neither FX text, HLO text, native text nor JSON")]
     UnknownForm {
         /// The first line that says so.
         place: Place,
@@ -69,6 +70,9 @@ pub enum ReadError {
     /// A fault in FX text.
     #[error(transparent)]
     Fx(FxError),
+    /// A fault in HLO text.
+    #[error(transparent)]
+    Hlo(HloError),
     /// A fault in native text.
     #[error("found {}, expected {}", .0.found, .0.expected)]
     Native(TextError),
@@ -95,6 +99,7 @@ impl ReadError {
                 source_line: error.source_line.clone(),
                 caret: error.caret,
             }),
+            Self::Hlo(error) => Some(error.place.clone()),
             Self::Native(error) => Some(Place {
                 line: error.line,
                 column: error.column,
@@ -113,6 +118,7 @@ impl ReadError {
                 Some(problem) => problem.clone(),
                 None => format!("found `{}`", error.found),
             },
+            Self::Hlo(error) => error.problem.clone(),
             Self::Native(error) => format!("found {}", error.found),
             other => other.to_string(),
         }
@@ -123,8 +129,11 @@ impl ReadError {
     pub fn expected(&self) -> Option<&str> {
         match self {
             Self::Fx(error) => Some(&error.expected).filter(|text| !text.is_empty()).map(String::as_str),
+            Self::Hlo(error) => Some(&error.expected).filter(|text| !text.is_empty()).map(String::as_str),
             Self::Native(error) => Some(&error.expected),
-            Self::UnknownForm { .. } => Some("`class GraphModule(torch.nn.Module):`, `x = input f32[8]` or `{`"),
+            Self::UnknownForm { .. } => {
+                Some("`class GraphModule(torch.nn.Module):`, `HloModule`, `x = input f32[8]` or `{`")
+            }
             Self::NotText { .. } => Some("UTF-8 text"),
             Self::Empty | Self::Gzip(_) | Self::TooLarge { .. } | Self::Json { .. } => None,
         }
@@ -144,6 +153,12 @@ pub enum ConvertError {
         names: String,
         /// The form that was asked for.
         to: Format,
+    },
+    /// HLO text needs layouts and bodies of fusions, which only HLO text has.
+    #[error("HLO text is made from HLO text only, and this is {}", .from.title())]
+    IntoHlo {
+        /// What it is.
+        from: Format,
     },
     /// FX text has no words for it.
     #[error(transparent)]

@@ -7,6 +7,7 @@ mod document;
 mod error;
 pub mod fx;
 mod groups;
+pub mod hlo;
 
 pub use document::{Document, Format};
 pub use error::{ConvertError, Place, ReadError};

@@ -82,6 +82,9 @@ pub(super) fn only_wait(graph: &Graph, readers: &Readers, id: NodeId) -> Result<
     if collective.coalesced {
         return Err(Reason::Coalesced);
     }
+    if graph.args_of(id).get("split").is_some() {
+        return Err(Reason::StartAndDone);
+    }
     if collective.variant == Variant::Out {
         return Err(Reason::WritesOut);
     }

@@ -17,6 +17,8 @@ pub enum Reason {
     AlreadyMerged,
     /// It takes a list: it travels as one already.
     Coalesced,
+    /// It is split into start and done already, as HLO text has it: what runs between the two was chosen for it.
+    StartAndDone,
     /// It writes a tensor given as `out`, which others may read.
     WritesOut,
     /// Its group has one rank: nothing is sent, so a bucket would only copy and move what reads it.
@@ -105,6 +107,7 @@ impl Reason {
             Self::Filtered { .. } => "filtered",
             Self::AlreadyMerged => "already merged",
             Self::Coalesced => "coalesced",
+            Self::StartAndDone => "start and done",
             Self::WritesOut => "writes out",
             Self::OneRank => "one rank",
             Self::UnevenSplits => "uneven splits",
@@ -140,6 +143,7 @@ impl std::fmt::Display for Reason {
             Self::Filtered { by } => write!(f, "left out by {by}"),
             Self::AlreadyMerged => f.write_str("is a bucket already; rewrite the original graph for other caps"),
             Self::Coalesced => f.write_str("takes a list, so it travels in one launch already"),
+            Self::StartAndDone => f.write_str("is split into start and done; merge before XLA splits collectives"),
             Self::WritesOut => f.write_str("writes into a tensor given as `out`, which others may read"),
             Self::OneRank => f.write_str("its group has one rank, so it sends nothing; `fold-trivial` takes it away"),
             Self::UnevenSplits => f.write_str("does not exchange equally much, known beforehand, with every rank"),

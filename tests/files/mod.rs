@@ -55,6 +55,11 @@ pub fn graphs(path: &Path) -> Vec<Graph> {
 
 /// All files below a folder whose names end in `.txt` or `.txt.gz`, sorted.
 pub fn texts(folder: &Path) -> Vec<PathBuf> {
+    with_ending(folder, ".txt")
+}
+
+/// All files below a folder whose names have this ending, perhaps with `.gz` behind it, sorted.
+pub fn with_ending(folder: &Path, ending: &str) -> Vec<PathBuf> {
     let mut found = Vec::new();
     let mut folders = vec![folder.to_owned()];
     while let Some(folder) = folders.pop() {
@@ -63,7 +68,7 @@ pub fn texts(folder: &Path) -> Vec<PathBuf> {
             let name = path.file_name().unwrap().to_string_lossy().into_owned();
             if path.is_dir() {
                 folders.push(path);
-            } else if name.ends_with(".txt") || name.ends_with(".txt.gz") {
+            } else if name.trim_end_matches(".gz").ends_with(ending) {
                 found.push(path);
             }
         }

@@ -1,0 +1,92 @@
+//! Who calls which computation, and what becomes of it in the graph.
+//!
+//! Bodies of loops, branches and calls are regions. All others (bodies of fusions, of reductions, of custom calls) are
+//! part of the instruction that calls them: there a digest of the body's text stands for it, so that instructions with
+//! different bodies are different calls, whatever the bodies are called.
+
+use super::module::{Computation, Instruction, Module};
+use crate::ir::RegionKind;
+use std::hash::{DefaultHasher, Hash, Hasher};
+
+/// What becomes of a computation.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Role {
+    /// Part of its caller.
+    Inner,
+    /// A region.
+    Region(RegionKind),
+    /// The graph itself.
+    Entry,
+}
+
+/// Attributes whose computations become regions, of an opcode.
+pub(super) fn region_attributes(opcode: &str) -> &'static [&'static str] {
+    match opcode {
+        "while" => &["condition", "body"],
+        "conditional" => &["branch_computations", "true_computation", "false_computation"],
+        "call" => &["to_apply"],
+        "async-start" => &["calls"],
+        _ => &[],
+    }
+}
+
+/// The role of each computation.
+pub(super) fn roles(text: &str, module: &Module) -> Vec<Role> {
+    let mut roles = vec![Role::Inner; module.computations.len()];
+    roles[module.entry] = Role::Entry;
+    // Callers stand below what they call, so that a role is known once all computations below are done.
+    for caller in (0..roles.len()).rev() {
+        if roles[caller] == Role::Inner {
+            continue;
+        }
+        let in_loop = roles[caller] == Role::Region(RegionKind::Loop);
+        for instruction in &module.instructions[module.computations[caller].instructions()] {
+            let opcode = instruction.opcode.of(text);
+            for key in region_attributes(opcode) {
+                let Some(value) = module.attribute(text, instruction, key) else { continue };
+                let kind = match opcode {
+                    _ if in_loop => RegionKind::Loop,
+                    "while" => RegionKind::Loop,
+                    "conditional" => RegionKind::Branch,
+                    _ => RegionKind::Called,
+                };
+                for callee in module.called(value) {
+                    let wraps = opcode == "async-start" && wrapped(text, module, callee).is_some();
+                    let known = matches!(roles[callee], Role::Entry | Role::Region(RegionKind::Loop));
+                    if !wraps && !known {
+                        roles[callee] = Role::Region(kind);
+                    }
+                }
+            }
+        }
+    }
+    roles
+}
+
+/// The one instruction of a computation that only hands its parameters on to it, in order: what an async wrapper runs.
+pub(super) fn wrapped<'m>(text: &str, module: &'m Module, computation: usize) -> Option<&'m Instruction> {
+    let computation: &Computation = &module.computations[computation];
+    let root = &module.instructions[computation.root as usize];
+    let operands = module.operands(root);
+    let number = |operand: &super::module::Operand| {
+        let target = &module.instructions[operand.target as usize];
+        (target.opcode.of(text) == "parameter").then(|| target.arguments.of(text).trim().parse::<usize>().ok())?
+    };
+    let in_order = operands.iter().enumerate().all(|(nth, operand)| number(operand) == Some(nth));
+    (in_order && operands.len() + 1 == computation.instructions().len()).then_some(root)
+}
+
+/// A digest of each computation's body and of all that it calls.
+pub(super) fn digests(text: &str, module: &Module) -> Vec<u64> {
+    let mut digests: Vec<u64> = Vec::with_capacity(module.computations.len());
+    for computation in &module.computations {
+        // The keys of this hasher are fixed: equal texts have equal digests in every run.
+        let mut hasher = DefaultHasher::new();
+        computation.body.of(text).hash(&mut hasher);
+        for callee in module.called(computation.body) {
+            digests[callee].hash(&mut hasher);
+        }
+        digests.push(hasher.finish());
+    }
+    digests
+}

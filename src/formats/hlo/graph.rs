@@ -1,0 +1,452 @@
+//! A module as a graph.
+//!
+//! | HLO | graph |
+//! | --- | --- |
+//! | entry computation | the graph's top level; its parameters are the inputs, in the order of their numbers |
+//! | body of a loop, branch or call | a region, in the order of the text, above the entry's nodes |
+//! | `while(x), condition=c, body=b` | `hlo-while(x, condition=<root of c>, body=<root of b>)` |
+//! | parameter of such a body | `hlo-parameter(number, name of the body)`: any value, for any call |
+//! | `all-reduce(a)` | `all_reduce` of that name, and `NAME.wait` |
+//! | `all-reduce(a, b)` | `all_reduce_coalesced` and one wait; readers take elements of the wait |
+//! | `all-reduce-start`, `all-reduce-done` | the collective and its wait |
+//! | `async-start(a), calls=w` of a body that only runs a collective | the collective of `w`, in flight |
+//! | `get-tuple-element(x), index=1` | `getitem(x, 1)` |
+//! | any other instruction | a call of `hlo-OPCODE`, with its attributes as text |
+//!
+//! A collective that is not split into start and done is valid at once. The graph's collectives are in flight until a
+//! wait, so each becomes two nodes, which print as one instruction. The wait is right behind the collective and all
+//! readers name the wait, so nothing can read what is in flight, and passes need no second kind of collective.
+//!
+//! Regions return their root to the instruction that calls them, which has it as an operand. So a region stands above
+//! all that depends on it, and two modules are equal only if their bodies are, as functions of their parameters.
+//!
+//! HLO has no effects on memory and no order beside operands and `control-predecessors`, which become order edges.
+//! Metadata is no part of the graph, but for `op_name` of collectives.
+
+use super::attributes::first_number;
+use super::calls::{self, Role, region_attributes};
+use super::collective::{Collectives, Decoded};
+use super::error::Fault;
+use super::lex::Span;
+use super::module::Module;
+use super::{domains, shape};
+use crate::ir::{Arg, Args, ArgsId, ControlEdge, Graph, Name, Node, NodeId, Op, Region, RegionId, Strength, TypeId};
+use hashbrown::HashMap;
+use rustc_hash::FxBuildHasher;
+use std::fmt::Write;
+
+/// Attributes that do not say what an instruction computes.
+const NOTES: &[&str] = &["metadata", "origin", "statistics", "control-predecessors"];
+
+/// No instruction, no node.
+pub(super) const NONE: u32 = u32::MAX;
+
+/// Which node is which instruction, and what the nodes were when they were read.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Links {
+    /// By node, of those that were read: its instruction. A collective and the wait behind it have the same.
+    pub instruction: Vec<u32>,
+    /// By instruction: its first node, and the one that others read. [`NONE`] for what is not in the graph.
+    pub first: Vec<u32>,
+    pub value: Vec<u32>,
+    /// By computation: its region, if it is one or the entry.
+    pub region: Vec<Option<RegionId>>,
+    /// The order as it was read.
+    pub order: Vec<NodeId>,
+    /// The nodes as they were read, and their operands.
+    pub nodes: Vec<Node>,
+    operands: Vec<NodeId>,
+    operand_ends: Vec<u32>,
+    /// The order edges that were read.
+    pub control: Vec<ControlEdge>,
+}
+
+impl Links {
+    /// The operands that a node had when it was read.
+    pub(super) fn operands(&self, index: usize) -> &[NodeId] {
+        let start = if index == 0 { 0 } else { self.operand_ends[index - 1] as usize };
+        &self.operands[start..self.operand_ends[index] as usize]
+    }
+
+    fn remember(&mut self, graph: &Graph) {
+        self.order = graph.order().to_vec();
+        for index in 0..graph.arena_len() {
+            let id = NodeId::from_index(index);
+            self.nodes.push(*graph.node(id));
+            self.operands.extend_from_slice(graph.operands(id));
+            self.operand_ends.push(self.operands.len() as u32);
+        }
+        self.control.clone_from(&graph.control);
+    }
+}
+
+/// Makes the graph of a module.
+pub(super) fn build(text: &str, module: &Module) -> Result<(Graph, Links), Fault> {
+    let mut builder = Builder::new(text, module)?;
+    for index in (0..module.computations.len()).filter(|&index| index != module.entry).chain([module.entry]) {
+        builder.computation(index)?;
+    }
+    builder.finish()
+}
+
+struct Builder<'t> {
+    text: &'t str,
+    module: &'t Module,
+    roles: Vec<Role>,
+    digests: Vec<u64>,
+    collectives: Collectives<'t>,
+    graph: Graph,
+    links: Links,
+    region: RegionId,
+    /// Inputs by their numbers.
+    inputs: Vec<(u64, NodeId)>,
+    nodes: Vec<NodeId>,
+    types: HashMap<&'t str, TypeId, FxBuildHasher>,
+    /// Arguments by their text, in which the number of operands comes first.
+    args: HashMap<Box<str>, ArgsId, FxBuildHasher>,
+    /// By opcode.
+    targets: HashMap<&'t str, Name, FxBuildHasher>,
+    wait_args: ArgsId,
+    /// By name: whether a node has it.
+    used: Vec<bool>,
+    buffer: String,
+}
+
+impl<'t> Builder<'t> {
+    fn new(text: &'t str, module: &'t Module) -> Result<Self, Fault> {
+        let mut graph = Graph::new(module.name.of(text));
+        let wait_args = graph.intern_args(Args::positional(vec![Arg::Operand(0)]));
+        let count = module.instructions.len();
+        let links = Links {
+            first: vec![NONE; count],
+            value: vec![NONE; count],
+            region: vec![None; module.computations.len()],
+            ..Links::default()
+        };
+        Ok(Self {
+            text,
+            module,
+            roles: calls::roles(text, module),
+            digests: calls::digests(text, module),
+            collectives: Collectives::new(text, module)?,
+            graph,
+            links,
+            region: RegionId::ROOT,
+            inputs: Vec::new(),
+            nodes: Vec::new(),
+            types: HashMap::default(),
+            args: HashMap::default(),
+            targets: HashMap::default(),
+            wait_args,
+            used: Vec::new(),
+            buffer: String::new(),
+        })
+    }
+
+    fn computation(&mut self, index: usize) -> Result<(), Fault> {
+        let computation = &self.module.computations[index];
+        self.region = match self.roles[index] {
+            Role::Inner => return self.check_shapes(index),
+            Role::Entry => RegionId::ROOT,
+            Role::Region(kind) => {
+                let label = computation.name.of(self.text).into();
+                self.graph.add_region(Region { parent: RegionId::ROOT, kind, label })
+            }
+        };
+        self.links.region[index] = Some(self.region);
+        let domains = domains::of(self.text, self.module, computation);
+        let loose = self.loose_starts(index);
+        for (nth, at) in computation.instructions().enumerate() {
+            let domain = domains.as_ref().map_or("", |domains| domains[nth]);
+            self.instruction(index, at, !loose[nth], domain)?;
+        }
+        Ok(())
+    }
+
+    /// Shapes are read everywhere, so that a fault in one is found wherever it stands.
+    fn check_shapes(&mut self, index: usize) -> Result<(), Fault> {
+        for instruction in &self.module.instructions[self.module.computations[index].instructions()] {
+            self.ty(instruction.shape)?;
+        }
+        Ok(())
+    }
+
+    /// Which instructions of a computation are starts that anything but a `-done` or an `-update` takes: what then
+    /// becomes of them is not seen.
+    fn loose_starts(&self, index: usize) -> Vec<bool> {
+        let (text, module) = (self.text, self.module);
+        let computation = &module.computations[index];
+        let first = computation.first as usize;
+        let mut loose = vec![false; computation.instructions().len()];
+        let word = |at: usize| module.instructions[at].opcode.of(text);
+        let flies = |word: &str| word.ends_with("-start") || word.ends_with("-update");
+        if flies(word(computation.root as usize)) {
+            loose[computation.root as usize - first] = true;
+        }
+        for at in computation.instructions().rev() {
+            let takes = word(at).ends_with("-done") || (word(at).ends_with("-update") && !loose[at - first]);
+            for operand in module.operands(&module.instructions[at]) {
+                let target = operand.target as usize;
+                loose[target - first] |= !takes && flies(word(target));
+            }
+        }
+        loose
+    }
+
+    fn ty(&mut self, span: Span) -> Result<TypeId, Fault> {
+        let text = span.of(self.text);
+        if let Some(&known) = self.types.get(text) {
+            return Ok(known);
+        }
+        let ty = shape::parse(text).map_err(|fault| fault.shifted(span.at()))?;
+        let id = self.graph.intern_type(ty);
+        self.types.insert(text, id);
+        Ok(id)
+    }
+
+    fn instruction(&mut self, computation: usize, at: usize, may_fly: bool, domain: &str) -> Result<(), Fault> {
+        let instruction = &self.module.instructions[at];
+        let opcode = instruction.opcode.of(self.text);
+        let ty = self.ty(instruction.shape)?;
+        let operands: Vec<NodeId> = self.module.operands(instruction).iter().map(|o| self.value(o.target)).collect();
+        let name = self.node_name(instruction.name.of(self.text));
+        match opcode {
+            "parameter" => self.parameter(computation, at, name, ty)?,
+            "get-tuple-element" => self.element(at, name, ty, &operands)?,
+            _ if opcode.ends_with("-done") && self.flies(&operands) => {
+                self.push(at, Op::Wait, name, ty, self.wait_args, &operands);
+            }
+            _ if opcode.ends_with("-update") && self.flies(&operands) => {
+                let alias = self.graph.intern("alias");
+                self.push(at, Op::Call(alias), name, ty, self.wait_args, &operands);
+            }
+            _ => {
+                let known = self.graph.ty(ty).clone();
+                let decoded = self.collectives.decode(&mut self.graph, self.module, instruction, &known, domain)?;
+                match decoded.filter(|decoded| may_fly || !decoded.starts) {
+                    Some(decoded) => self.collective(at, name, decoded, &operands),
+                    None => self.call(at, name, ty, operands)?,
+                }
+            }
+        }
+        self.control(at)
+    }
+
+    /// The node that stands for an instruction's value.
+    fn value(&self, instruction: u32) -> NodeId {
+        NodeId::from_index(self.links.value[instruction as usize] as usize)
+    }
+
+    /// Whether the first operand is a collective's result in flight.
+    fn flies(&self, operands: &[NodeId]) -> bool {
+        let Some(&first) = operands.first().filter(|_| operands.len() == 1) else { return false };
+        match self.graph.node(first).op {
+            Op::Collective(_) => true,
+            Op::Call(_) => self.graph.target_of(first) == "alias",
+            _ => false,
+        }
+    }
+
+    /// A name for a node: the instruction's own, unless another computation has an instruction of that name.
+    fn node_name(&mut self, stem: &str) -> Name {
+        let name = self.graph.intern(stem);
+        if self.used.len() <= name.index() {
+            self.used.resize(self.graph.names().len(), false);
+        }
+        if !std::mem::replace(&mut self.used[name.index()], true) {
+            return name;
+        }
+        let name = self.graph.fresh_name(stem, &mut 1);
+        self.used.resize(self.graph.names().len(), false);
+        self.used[name.index()] = true;
+        name
+    }
+
+    fn push(&mut self, at: usize, op: Op, name: Name, ty: TypeId, args: ArgsId, operands: &[NodeId]) -> NodeId {
+        let id = self.graph.create(op, name, ty, args, operands);
+        self.graph.node_mut(id).region = self.region;
+        self.links.instruction.push(at as u32);
+        if self.links.first[at] == NONE {
+            self.links.first[at] = id.index() as u32;
+        }
+        self.links.value[at] = id.index() as u32;
+        if op != Op::Input {
+            self.nodes.push(id);
+        }
+        id
+    }
+
+    fn target(&mut self, opcode: &'t str) -> Op {
+        let graph = &mut self.graph;
+        Op::Call(*self.targets.entry(opcode).or_insert_with(|| graph.intern(&format!("hlo-{opcode}"))))
+    }
+
+    fn parameter(&mut self, computation: usize, at: usize, name: Name, ty: TypeId) -> Result<(), Fault> {
+        let span = self.module.instructions[at].arguments;
+        let number = span.of(self.text).trim();
+        let Some(number) = number.parse::<u64>().ok().filter(|&number| i64::try_from(number).is_ok()) else {
+            return Err(Fault::new(span.at(), format!("`{number}` is no parameter's number"), "a number from 0"));
+        };
+        if self.roles[computation] == Role::Entry {
+            let id = self.push(at, Op::Input, name, ty, ArgsId::EMPTY, &[]);
+            self.inputs.push((number, id));
+            return Ok(());
+        }
+        let of = self.module.computations[computation].name.of(self.text);
+        let args = Args::positional(vec![Arg::Int(number as i64), Arg::Str(of.into())]);
+        let args = self.graph.intern_args(args);
+        let target = self.target("parameter");
+        self.push(at, target, name, ty, args, &[]);
+        Ok(())
+    }
+
+    fn element(&mut self, at: usize, name: Name, ty: TypeId, operands: &[NodeId]) -> Result<(), Fault> {
+        let instruction = &self.module.instructions[at];
+        let index = self.module.attribute(self.text, instruction, "index");
+        let number = index.and_then(|index| first_number(index.of(self.text)));
+        let (Some(number), [_]) = (number, operands) else {
+            let place = index.unwrap_or(instruction.opcode);
+            return Err(Fault::new(
+                place.at(),
+                "this takes no element of a tuple",
+                "one operand, and `index=` with a number",
+            ));
+        };
+        let args = self.graph.intern_args(Args::positional(vec![Arg::Operand(0), Arg::Int(number.into())]));
+        let target = self.graph.intern("getitem");
+        self.push(at, Op::Call(target), name, ty, args, operands);
+        Ok(())
+    }
+
+    fn collective(&mut self, at: usize, name: Name, decoded: Decoded, operands: &[NodeId]) {
+        let Decoded { op, mut positional, keyword, meta, result, starts } = decoded;
+        let inputs: Vec<Arg> = (0..operands.len() as u32).map(Arg::Operand).collect();
+        let first = if op.coalesced { Arg::List(inputs) } else { Arg::Operand(0) };
+        positional.insert(0, first);
+        let args = self.graph.intern_args(Args { positional, keyword });
+        let ty = self.graph.intern_type(result);
+        let id = self.push(at, Op::Collective(op), name, ty, args, operands);
+        self.graph.set_meta(id, meta);
+        if !starts {
+            let wait = format!("{}.wait", self.graph.text(name));
+            let wait = self.node_name(&wait);
+            self.push(at, Op::Wait, wait, ty, self.wait_args, &[id]);
+        }
+    }
+
+    fn call(&mut self, at: usize, name: Name, ty: TypeId, mut operands: Vec<NodeId>) -> Result<(), Fault> {
+        let (text, module) = (self.text, self.module);
+        let instruction = &module.instructions[at];
+        let opcode = instruction.opcode.of(text);
+        let count = operands.len();
+        // What is called as a region is an operand.
+        let mut regions: Vec<(&str, Vec<usize>)> = Vec::new();
+        for &key in region_attributes(opcode) {
+            let Some(value) = module.attribute(text, instruction, key) else { continue };
+            let callees: Vec<usize> = module.called(value).collect();
+            if callees.iter().all(|&callee| matches!(self.roles[callee], Role::Region(_))) {
+                regions.push((key, callees));
+            }
+        }
+        let mut buffer = std::mem::take(&mut self.buffer);
+        buffer.clear();
+        let _ = write!(buffer, "{count}");
+        for (key, callees) in &regions {
+            let _ = write!(buffer, "|{key} {}", callees.len());
+            operands.extend(callees.iter().map(|&callee| self.value(module.computations[callee].root)));
+        }
+        buffer.push('|');
+        let start = buffer.len();
+        if opcode == "constant" {
+            buffer.push_str(instruction.arguments.of(text));
+        }
+        for attribute in module.attributes(instruction) {
+            let key = attribute.key.of(text);
+            if NOTES.contains(&key) || regions.iter().any(|(region, _)| *region == key) {
+                continue;
+            }
+            let separator = if buffer.len() > start { ", " } else { "" };
+            let _ = write!(buffer, "{separator}{key}=");
+            let mut called = module.called(attribute.value).peekable();
+            if called.peek().is_none() {
+                buffer.push_str(attribute.value.of(text));
+            }
+            for callee in called {
+                let _ = write!(buffer, "#{:016x}", self.digests[callee]);
+            }
+        }
+        let args = match self.args.get(buffer.as_str()) {
+            Some(&known) => known,
+            None => {
+                let args = call_args(count, &regions, &buffer[start..]);
+                let id = self.graph.intern_args(args);
+                self.args.insert(buffer.as_str().into(), id);
+                id
+            }
+        };
+        self.buffer = buffer;
+        let target = self.target(opcode);
+        self.push(at, target, name, ty, args, &operands);
+        Ok(())
+    }
+
+    /// Puts an instruction behind its control predecessors.
+    fn control(&mut self, at: usize) -> Result<(), Fault> {
+        let instruction = &self.module.instructions[at];
+        let Some(value) = self.module.attribute(self.text, instruction, "control-predecessors") else { return Ok(()) };
+        let after = NodeId::from_index(self.links.first[at] as usize);
+        // Inputs are there from the start.
+        if self.graph.node(after).op != Op::Input {
+            for before in self.module.predecessors(value) {
+                let before = self.value(before as u32);
+                self.graph.control.push(ControlEdge { before, after, strength: Strength::Hard });
+            }
+        }
+        Ok(())
+    }
+
+    fn finish(mut self) -> Result<(Graph, Links), Fault> {
+        self.inputs.sort_by_key(|&(number, _)| number);
+        if let Some(twice) = self.inputs.windows(2).find(|pair| pair[0].0 == pair[1].0) {
+            let at = self.links.instruction[twice[1].1.index()] as usize;
+            let problem = format!("parameter {} is there twice", twice[1].0);
+            return Err(Fault::new(self.module.instructions[at].arguments.at(), problem, "another number"));
+        }
+        let mut order: Vec<NodeId> = self.inputs.iter().map(|&(_, id)| id).collect();
+        order.append(&mut self.nodes);
+        let root = self.value(self.module.computations[self.module.entry].root);
+        let name = self.node_name("output");
+        let output = self.graph.create(Op::Output, name, TypeId::UNKNOWN, self.wait_args, &[root]);
+        self.links.instruction.push(NONE);
+        order.push(output);
+        self.graph.set_order(order);
+        self.links.remember(&self.graph);
+        Ok((self.graph, self.links))
+    }
+}
+
+/// The arguments of a call: its operands, the bodies it calls, and its other attributes as text.
+fn call_args(count: usize, regions: &[(&str, Vec<usize>)], attributes: &str) -> Args {
+    let mut args = Args::positional((0..count as u32).map(Arg::Operand).collect());
+    let mut next = count as u32;
+    for (key, callees) in regions {
+        let mut operands = callees.iter().map(|_| {
+            next += 1;
+            Arg::Operand(next - 1)
+        });
+        let arg = if let [_] = callees[..] { operands.next() } else { Some(Arg::List(operands.collect())) };
+        args.keyword.extend(arg.map(|arg| ((*key).into(), arg)));
+    }
+    if !attributes.is_empty() {
+        args.keyword.push(("attributes".into(), Arg::Str(escaped(attributes))));
+    }
+    args
+}
+
+/// A text as strings in arguments have it: what would end the string is escaped.
+fn escaped(text: &str) -> Box<str> {
+    if memchr::memchr3(b'\'', b'\\', b'\n', text.as_bytes()).is_none() {
+        return text.into();
+    }
+    text.replace('\\', "\\\\").replace('\'', "\\'").replace('\n', "\\n").into()
+}

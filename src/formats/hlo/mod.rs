@@ -1,0 +1,111 @@
+//! XLA HLO text, as `--xla_dump_to` and `compiled.as_text()` print it.
+//!
+//! Reading keeps the text and understands only what is needed: names, shapes, and what collectives do. Printing gives back
+//! the same bytes where nothing changed.
+//!
+//! * `lex`: names, brackets, strings and comments;
+//! * `module`: the text as ranges of bytes: computations, instructions, attributes;
+//! * `shape`, `groups`, `attributes`: what is inside of them;
+//! * `calls`, `domains`, `collective`: what the graph needs to know of calls, sharding domains and collectives;
+//! * `graph`: the module as a graph;
+//! * `write`, `emit`, `notes`: the text again, with what changed.
+
+mod attributes;
+mod calls;
+mod collective;
+mod domains;
+mod emit;
+mod error;
+mod graph;
+mod groups;
+mod lex;
+mod module;
+mod notes;
+mod shape;
+mod write;
+
+pub use error::HloError;
+
+use crate::ir::{Graph, NodeId};
+use graph::Links;
+use module::Module;
+
+/// A module: its text, and its graph.
+#[derive(Clone, Debug)]
+pub struct HloText {
+    source: Box<str>,
+    module: Module,
+    links: Links,
+    graph: [Graph; 1],
+}
+
+impl HloText {
+    /// Reads a text.
+    ///
+    /// # Errors
+    /// [`HloError`], with the place of the first fault.
+    pub fn parse(text: String) -> Result<Self, HloError> {
+        let built = Module::read(&text).and_then(|module| {
+            let (graph, links) = graph::build(&text, &module)?;
+            Ok((module, graph, links))
+        });
+        let (module, graph, links) = built.map_err(|fault| fault.in_text(&text))?;
+        Ok(Self { source: text.into_boxed_str(), module, links, graph: [graph] })
+    }
+
+    /// The text as it was read.
+    #[must_use]
+    pub fn source(&self) -> &str {
+        &self.source
+    }
+
+    /// The graph of the module.
+    #[must_use]
+    pub const fn graphs(&self) -> &[Graph; 1] {
+        &self.graph
+    }
+
+    /// The graph, to edit.
+    pub const fn graphs_mut(&mut self) -> &mut [Graph; 1] {
+        &mut self.graph
+    }
+
+    /// The text. Where nothing changed, its bytes are those that were read.
+    #[must_use]
+    pub fn print(&self) -> Vec<u8> {
+        write::print(&self.source, &self.module, &self.links, &self.graph[0])
+    }
+}
+
+/// Whether a text begins as HLO text does: with `HloModule`, comments aside.
+pub(super) fn begins(bytes: &[u8]) -> bool {
+    let mut rest = bytes.trim_ascii_start();
+    loop {
+        rest = match rest {
+            [b'/', b'/', ..] => memchr::memchr(b'\n', rest).map_or(&[][..], |end| &rest[end..]),
+            [b'/', b'*', ..] => memchr::memmem::find(rest, b"*/").map_or(&[][..], |end| &rest[end + 2..]),
+            _ => return rest.strip_prefix(b"HloModule").is_some_and(|rest| rest.starts_with(b" ")),
+        };
+        rest = rest.trim_ascii_start();
+    }
+}
+
+/// The graph with names of letters, digits and `_`, as the other forms want them.
+pub(super) fn with_plain_names(graph: &Graph) -> Graph {
+    let mut plain = graph.clone();
+    let mut used = hashbrown::HashSet::<String, rustc_hash::FxBuildHasher>::default();
+    let mut next = hashbrown::HashMap::<String, u32, rustc_hash::FxBuildHasher>::default();
+    let is_word = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    for id in graph.order().iter().copied() {
+        let stem: String = graph.name_of(id).chars().map(|c| if is_word(c) { c } else { '_' }).collect();
+        let number = next.entry(stem.clone()).or_insert(0);
+        let mut name = stem.clone();
+        while !used.insert(name.clone()) {
+            *number += 1;
+            name = format!("{stem}_{number}");
+        }
+        let name = plain.intern(&name);
+        plain.node_mut(NodeId::from_index(id.index())).name = name;
+    }
+    plain
+}
