@@ -24,6 +24,7 @@ pub const PIPELINES: &[&str] = &[
     "fold-trivial,bucket-all-gather{cap=none,mixed-dtype=bytes},bucket-reduce-scatter{cap=64B,unpack=views}",
     "bucket-all-gather{cap=none,mode=coalesced},bucket-reduce-scatter{cap=none,mode=coalesced},\
      bucket-all-reduce{cap=none,mode=coalesced,max-members=3}",
+    "bucket-all-gather{policy=xla},bucket-all-reduce{policy=xla,cap=1KiB},bucket-reduce-scatter{policy=xla,max-members=3}",
     "bucket-all-gather{cap=1KiB,policy=adjacent,in-loops=off},bucket-all-reduce{cap=none,unpack=copies}",
 ];
 

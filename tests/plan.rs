@@ -16,6 +16,7 @@ fn each_kind_has_its_name_and_its_cap() {
         ("all_gather", mib_256),
         ("broadcast", mib_25),
         ("all_to_all", mib_256),
+        ("permute", mib_25),
     ];
     assert_eq!(found, expected);
     let pipeline: Pipeline = "bucket-all-gather,bucket-all-reduce".parse().unwrap();

@@ -32,7 +32,8 @@ fn graphs(options: GraphOptions) -> impl Strategy<Value = Shown> {
 }
 
 fn bucket_pass() -> impl Strategy<Value = String> {
-    let kind = prop::sample::select(vec!["all-gather", "reduce-scatter", "all-reduce", "broadcast", "all-to-all"]);
+    let kind =
+        prop::sample::select(vec!["all-gather", "reduce-scatter", "all-reduce", "broadcast", "all-to-all", "permute"]);
     let cap = prop::sample::select(vec!["none", "1", "64", "200B", "64/256", "1KiB", "1GiB"]);
     let policy = prop::sample::select(vec!["greedy", "greedy", "adjacent"]);
     let unpack = prop::sample::select(vec!["auto", "auto", "views", "copies"]);

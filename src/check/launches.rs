@@ -80,6 +80,7 @@ fn class(context: &Context<'_>, walked: &Walked<'_>, launch: &Launch, val: Val) 
         (CollectiveKind::Reduce { op, root }, Some(dtype)) => Transfer::ReduceTo(op, root, dtype),
         (CollectiveKind::Broadcast { root }, Some(_)) => Transfer::Broadcast(root),
         (CollectiveKind::AllToAll, Some(_)) if launch.even => Transfer::AllToAll,
+        (kind, _) if launch.pairs.is_some() => Transfer::Other(kind, launch.pairs.unwrap_or(u32::MAX)),
         (kind, _) => Transfer::Other(kind, exchange_call(context, walked, launch)),
     };
     Class { kind, group: launch.group, region: walked.graph.node(launch.node).region }

@@ -119,6 +119,8 @@ pub(super) struct Context<'g> {
     texts: HashMap<&'g str, u32, FxBuildHasher>,
     text_list: Vec<&'g str>,
     args: HashMap<&'g Args, u32, FxBuildHasher>,
+    /// What permutes say behind their tensors.
+    pairs: HashMap<&'g [Arg], u32, FxBuildHasher>,
     types: HashMap<Type, u32, FxBuildHasher>,
     exchanges: Vec<(CollectiveKind, GroupKey)>,
     /// Views of the source that could not be if its tensors were dense where nothing is said.
@@ -178,6 +180,7 @@ impl<'g> Context<'g> {
             texts: HashMap::default(),
             text_list: Vec::new(),
             args: HashMap::default(),
+            pairs: HashMap::default(),
             types: HashMap::default(),
             exchanges: Vec::new(),
             loose_views: HashSet::default(),
@@ -308,6 +311,12 @@ impl<'g> Context<'g> {
     pub fn args_id(&mut self, args: &'g Args) -> u32 {
         let next = self.args.len() as u32;
         *self.args.entry(args).or_insert(next)
+    }
+
+    /// A number for what a permute says behind its tensors.
+    pub fn pairs_id(&mut self, pairs: &'g [Arg]) -> u32 {
+        let next = self.pairs.len() as u32;
+        *self.pairs.entry(pairs).or_insert(next)
     }
 
     /// A number for a type; strides play no part, for they are no part of a value.

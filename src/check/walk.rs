@@ -44,6 +44,8 @@ pub(super) struct Launch {
     pub group: GroupKey,
     /// Of an all-to-all: whether all its parts are equal.
     pub even: bool,
+    /// Of a permute: a number for its pairs, where they are all that it says behind its tensors.
+    pub pairs: Option<u32>,
     /// What it sends.
     pub inputs: Vec<Val>,
     /// Its results in flight: the first, then one for each input.

@@ -6,11 +6,12 @@
 //! A collective is a candidate if its result is read only after exactly one wait in its own region. Two readers before
 //! the wait are harmless, because they read the shape, which follows from the input: `sym_size` and `sym_numel`.
 
-use super::filter::{Filter, Readers, only_wait, waited_elsewhere};
+use super::filter::{Filter, Readers, XlaRules, only_wait, waited_elsewhere};
 use super::remarks::{Remarks, Scope};
 use super::select::{Candidate, Caps, PlanGraph, Policy, Selection, select};
 use crate::ir::{
-    Args, CollectiveKind, DType, Dependencies, Graph, GroupId, NodeId, ProcessGroup, RegionId, Spacing, Type, Variant,
+    Arg, Args, CollectiveKind, DType, Dependencies, Graph, GroupId, NodeId, ProcessGroup, RegionId, Slot, Spacing,
+    Type, Variant,
 };
 use indexmap::IndexSet;
 
@@ -30,11 +31,17 @@ pub enum BucketKind {
     Broadcast,
     /// All-to-alls in which every pair of ranks exchanges equally much.
     AllToAll,
+    /// Permutes of the same pairs; only as one launch of the members as they are (mode `coalesced`).
+    Permute,
 }
 
 impl BucketKind {
     /// Every kind, in the order in which `rewrite` runs them.
-    pub const ALL: [Self; 5] = [Self::ReduceScatter, Self::AllReduce, Self::AllGather, Self::Broadcast, Self::AllToAll];
+    pub const ALL: [Self; 6] =
+        [Self::ReduceScatter, Self::AllReduce, Self::AllGather, Self::Broadcast, Self::AllToAll, Self::Permute];
+
+    /// The kinds that XLA's combiners merge, in the order in which they run.
+    pub const XLA: [Self; 4] = [Self::AllGather, Self::AllReduce, Self::ReduceScatter, Self::Permute];
 
     /// The word for the kind: `all_gather`.
     #[must_use]
@@ -45,6 +52,7 @@ impl BucketKind {
             Self::AllReduce => "all_reduce",
             Self::Broadcast => "broadcast",
             Self::AllToAll => "all_to_all",
+            Self::Permute => "permute",
         }
     }
 
@@ -57,7 +65,8 @@ impl BucketKind {
             CollectiveKind::AllReduce { .. } => Some(Self::AllReduce),
             CollectiveKind::Broadcast { .. } => Some(Self::Broadcast),
             CollectiveKind::AllToAll => Some(Self::AllToAll),
-            CollectiveKind::Reduce { .. } | CollectiveKind::Permute => None,
+            CollectiveKind::Permute => Some(Self::Permute),
+            CollectiveKind::Reduce { .. } => None,
         }
     }
 
@@ -66,7 +75,7 @@ impl BucketKind {
     pub const fn is_default(self) -> bool {
         match self {
             Self::AllGather | Self::ReduceScatter | Self::AllReduce => true,
-            Self::Broadcast | Self::AllToAll => false,
+            Self::Broadcast | Self::AllToAll | Self::Permute => false,
         }
     }
 
@@ -76,7 +85,7 @@ impl BucketKind {
     pub const fn default_cap_bytes(self) -> u64 {
         match self {
             Self::AllGather | Self::ReduceScatter | Self::AllToAll => 256 << 20,
-            Self::AllReduce | Self::Broadcast => 25 << 20,
+            Self::AllReduce | Self::Broadcast | Self::Permute => 25 << 20,
         }
     }
 }
@@ -132,6 +141,10 @@ pub struct BucketOptions {
     pub mode: Mode,
     /// What unpacking hands out.
     pub unpack: Unpack,
+    /// Whether the dimension of a gather or scatter is part of the key, so that members agree on it.
+    pub by_dim: bool,
+    /// Whether a boundary that the user set is part of the key.
+    pub boundaries: bool,
     /// Only FSDP's collectives: a gather derived from exactly one parameter-like input, a scatter whose result reaches
     /// only outputs, through operators of one operand. Other kinds are not filtered.
     pub fsdp_only: bool,
@@ -155,8 +168,10 @@ impl BucketOptions {
             caps: Caps::bytes(kind.default_cap_bytes()),
             max_member_bytes: None,
             mixed_dtype: MixedDtype::default(),
-            mode: Mode::default(),
+            mode: if kind == BucketKind::Permute { Mode::Coalesced } else { Mode::default() },
             unpack: Unpack::default(),
+            by_dim: false,
+            boundaries: true,
             fsdp_only: false,
             in_loops: true,
             groups: Vec::new(),
@@ -167,11 +182,26 @@ impl BucketOptions {
 }
 
 impl BucketOptions {
+    /// The options of XLA's combiner for GPUs (jaxlib 0.10.2): 30 MiB and 7 bytes of results, 2048 members, gathers of
+    /// any dtypes and dimensions together, one instruction that takes the members as they are. That release does not look
+    /// at the boundaries that users set (`combiner_key`, `collective_group_key`); later ones do.
+    #[must_use]
+    pub fn xla(kind: BucketKind) -> Self {
+        Self {
+            policy: Policy::Xla,
+            caps: Caps { cap_bytes: vec![(30 << 20) + 7], max_members: Some(2048) },
+            mixed_dtype: if kind == BucketKind::AllGather { MixedDtype::Bytes } else { MixedDtype::Split },
+            mode: Mode::Coalesced,
+            boundaries: false,
+            ..Self::new(kind)
+        }
+    }
+
     /// Whether a second look at a graph could find more than the first: `adjacent` drops members that its own merges
-    /// make neighbours, and a list of caps begins again at its head. A graph that has merged collectives of the kind is
+    /// make neighbours, `xla` ends buckets that a later one could fill, and a list of caps begins again at its head. A graph that has merged collectives of the kind is
     /// left alone then, so that a run on its own output changes nothing.
     fn looks_once(&self) -> bool {
-        self.policy == Policy::Adjacent || self.caps.cap_bytes.windows(2).any(|caps| caps[0] != caps[1])
+        self.policy != Policy::Greedy || self.caps.cap_bytes.windows(2).any(|caps| caps[0] != caps[1])
     }
 
     /// Whether a collective of that size is worth copying.
@@ -339,6 +369,7 @@ impl<'a> View<'a> {
         let readers = Readers::of(graph, options.kind);
         let filter = Filter::of(graph, options);
         let elsewhere = waited_elsewhere(graph, dependencies);
+        let xla = (options.policy == Policy::Xla).then(|| XlaRules::of(graph, options.kind));
         let mut traits = Traits::default();
         let mut view = Self {
             graph,
@@ -359,13 +390,16 @@ impl<'a> View<'a> {
                 Some(&by) => Err(Reason::ReadBeforeWait { by: graph.name_of(by).to_owned() }),
                 None => Ok(wait),
             });
+            let checked =
+                checked.and_then(|wait| xla.as_ref().map_or(Ok(()), |xla| xla.check(id, wait)).map(|()| wait));
             let reason = match checked {
                 Ok(wait) => {
                     let slot = dependencies.slot_of(id);
                     view.index[slot] = view.entries.len() as u32;
+                    let result_bytes = || graph.likely_value(&graph.tensor(id)?.bytes()?);
                     view.entries.push(Entry {
                         key: traits.key(graph, id, options),
-                        bytes,
+                        bytes: if options.policy == Policy::Xla { result_bytes() } else { bytes },
                         wait: dependencies.slot_of(wait),
                     });
                     None
@@ -430,6 +464,14 @@ impl PlanGraph for View<'_> {
         let entry = self.candidate_at(node)?;
         Some(Candidate { key: entry.key, bytes: entry.bytes, wait: entry.wait })
     }
+
+    fn body(&self, node: usize) -> usize {
+        let region = match self.dependencies.slots()[node] {
+            Slot::Node(id) => self.graph.node(id).region,
+            Slot::Enter(region) | Slot::Exit(region) => self.graph.region(region).parent,
+        };
+        region.index()
+    }
 }
 
 /// Devices, user boundaries and further options, each numbered in order of first appearance. Nothing stated is 0.
@@ -451,8 +493,9 @@ impl Traits {
     fn key(&mut self, graph: &Graph, id: NodeId, options: &BucketOptions) -> BucketKey {
         let collective = graph.collective(id).expect("keys are made for collectives");
         let tensor = graph.tensor(id);
+        let xla = options.policy == Policy::Xla;
         let kind = match collective.kind {
-            other if options.mode == Mode::Coalesced => other,
+            other if options.by_dim || (options.mode == Mode::Coalesced && !xla) => other,
             CollectiveKind::AllGather { .. } => CollectiveKind::AllGather { dim: 0 },
             CollectiveKind::ReduceScatter { op, .. } => CollectiveKind::ReduceScatter { op, dim: 0 },
             other => other,
@@ -463,30 +506,37 @@ impl Traits {
         });
         let bytes_travel =
             options.mixed_dtype == MixedDtype::Bytes && options.kind == BucketKind::AllGather && known_size;
-        let extras = further_options(graph, id);
+        // One instruction of XLA takes any dtypes where nothing is reduced.
+        let any_dtype = bytes_travel || (xla && options.kind == BucketKind::Permute);
+        let extras = further_options(graph, id, xla);
+        let boundary = graph.meta_of(id).key.as_deref().filter(|_| options.boundaries);
         BucketKey {
             kind,
             variant: collective.variant,
             group: same_ranks(graph, collective.group),
-            dtype: if bytes_travel { None } else { tensor.map(|t| t.dtype) },
+            dtype: if any_dtype { None } else { tensor.map(|t| t.dtype) },
             region: graph.node(id).region,
             device: number(&mut self.devices, tensor.and_then(|t| t.device.as_deref())),
-            boundary: number(&mut self.boundaries, graph.meta_of(id).key.as_deref()),
+            boundary: number(&mut self.boundaries, boundary),
             extras: number(&mut self.extras, extras.as_deref()),
         }
     }
 }
 
-/// What is stated on a collective beside its tensors, kind and group, as text; operands by the names of their nodes.
-fn further_options(graph: &Graph, id: NodeId) -> Option<String> {
+/// What is stated on a collective beside its tensors, kind and group, as text; operands by the names of their nodes. Of
+/// a permute also its pairs. That HLO text writes all devices as `{}` matters to XLA only.
+fn further_options(graph: &Graph, id: NodeId, xla: bool) -> Option<String> {
     let known = |name: &str| {
         matches!(
             name,
             "out" | "group_size" | "group_name" | "reduce_op" | "op" | "src" | "root" | "self" | "input" | "dim"
-        )
+        ) || (name == "replica_groups" && !xla)
     };
-    let further = graph.args_of(id).keyword.iter().filter(|(name, _)| !known(name)).cloned();
-    let further = Args { positional: Vec::new(), keyword: further.collect() };
+    let args = graph.args_of(id);
+    let further = args.keyword.iter().filter(|(name, _)| !known(name)).cloned();
+    let permutes = graph.collective(id).is_some_and(|c| c.kind == CollectiveKind::Permute);
+    let pairs = args.positional.iter().skip(1).filter(|arg| permutes && matches!(arg, Arg::List(_))).cloned();
+    let further = Args { positional: pairs.collect(), keyword: further.collect() };
     // The sign keeps a node apart from a word.
     let operand = |index: u32| format!("%{}", graph.name_of(graph.operands(id)[index as usize]));
     let mut text = String::new();

@@ -248,6 +248,12 @@ impl<'a> Emitter<'a> {
         self.call("aten.permute.default", "permute", Type::Tensor(ty), args, &[tensor])
     }
 
+    /// Gives `id` the value of `tensor` with its dimensions in another order.
+    pub fn become_permute(&mut self, id: NodeId, tensor: NodeId, dims: &[usize]) {
+        let order = Arg::List(dims.iter().map(|&dim| Arg::Int(dim as i64)).collect());
+        self.become_call(id, "aten.permute.default", Args::positional(vec![Arg::Operand(0), order]), &[tensor]);
+    }
+
     /// Tensors put together along a dimension.
     pub fn cat(&mut self, parts: &[NodeId], dim: usize, ty: TensorType) -> NodeId {
         let list = Arg::List((0..parts.len() as u32).map(Arg::Operand).collect());
@@ -285,6 +291,7 @@ pub(super) const fn stems(kind: CollectiveKind) -> (&'static str, &'static str) 
         CollectiveKind::ReduceScatter { .. } => ("bucketed_reduce_scatter", "bucketed_reduce_scatter_wait"),
         CollectiveKind::AllReduce { .. } => ("bucketed_all_reduce", "bucketed_all_reduce_wait"),
         CollectiveKind::AllToAll => ("bucketed_all_to_all", "bucketed_all_to_all_wait"),
+        CollectiveKind::Permute => ("bucketed_permute", "bucketed_permute_wait"),
         _ => ("bucketed_broadcast", "bucketed_broadcast_wait"),
     }
 }

@@ -3,7 +3,7 @@
 use super::bucketing::{BucketKind, BucketOptions};
 use super::remarks::Reason;
 use crate::ir::optable;
-use crate::ir::{Arg, CollectiveKind, Dependencies, Dim, Graph, NodeId, Op, RegionId, RegionKind, Variant};
+use crate::ir::{Arg, CollectiveKind, Dependencies, Dim, Graph, NodeId, Op, RegionId, RegionKind, Strength, Variant};
 
 /// Who reads the collectives of one kind.
 pub(super) struct Readers {
@@ -175,6 +175,38 @@ impl<'a> Filter<'a> {
             Some(passes) if !passes[id.index()] => Err(Reason::Filtered { by: "the FSDP filter" }),
             _ => Ok(()),
         }
+    }
+}
+
+/// What XLA's combiners leave alone, beside what no merge takes.
+pub(super) struct XlaRules {
+    /// Whether any collective of the kind pins its layout.
+    pinned: bool,
+    /// By arena index: whether an order edge begins or ends there; empty if there are none.
+    tied: Vec<bool>,
+}
+
+impl XlaRules {
+    pub(super) fn of(graph: &Graph, kind: BucketKind) -> Self {
+        let of_kind = |id: NodeId| graph.collective(id).is_some_and(|c| BucketKind::of(c.kind) == Some(kind));
+        let pins = |id: NodeId| graph.args_of(id).get("constrain_layout").is_some();
+        let mut tied = vec![false; if graph.control.is_empty() { 0 } else { graph.arena_len() }];
+        for edge in graph.control.iter().filter(|edge| edge.strength == Strength::Hard) {
+            tied[edge.before.index()] = true;
+            tied[edge.after.index()] = true;
+        }
+        Self { pinned: graph.order().iter().any(|&id| of_kind(id) && pins(id)), tied }
+    }
+
+    pub(super) fn check(&self, collective: NodeId, wait: NodeId) -> Result<(), Reason> {
+        let tied = |id: NodeId| self.tied.get(id.index()) == Some(&true);
+        if self.pinned {
+            return Err(Reason::Filtered { by: "policy xla: one of its kind pins its layout" });
+        }
+        if tied(collective) || tied(wait) {
+            return Err(Reason::Filtered { by: "policy xla: it has order edges" });
+        }
+        Ok(())
     }
 }
 

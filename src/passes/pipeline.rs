@@ -45,6 +45,7 @@ const fn bucket_name(kind: BucketKind) -> &'static str {
         BucketKind::AllReduce => "bucket-all-reduce",
         BucketKind::Broadcast => "bucket-broadcast",
         BucketKind::AllToAll => "bucket-all-to-all",
+        BucketKind::Permute => "bucket-permute",
     }
 }
 
@@ -266,7 +267,7 @@ pub enum PipelineParseError {
     /// No pass of that name.
     #[error(
         "no pass is called `{0}`; there are dedupe-waits, fold-trivial, dedupe-collectives, bucket-all-gather, \
-         bucket-reduce-scatter, bucket-all-reduce, bucket-broadcast and bucket-all-to-all"
+         bucket-reduce-scatter, bucket-all-reduce, bucket-broadcast, bucket-all-to-all and bucket-permute"
     )]
     UnknownPass(String),
     /// The pass has no such option.
@@ -325,8 +326,12 @@ fn parse_pass(name: &str, options: &str) -> Result<Pass, PipelineParseError> {
             option => Err(PipelineParseError::UnknownOption { pass: name.to_owned(), option: option.to_owned() }),
         };
     };
-    let mut bucket = BucketOptions::new(kind);
-    for option in options.split(',').map(str::trim).filter(|option| !option.is_empty()) {
+    let options = || options.split(',').map(str::trim).filter(|option| !option.is_empty());
+    let is_xla = |option: &str| {
+        option.split_once('=').is_some_and(|(key, value)| (key.trim(), value.trim()) == ("policy", "xla"))
+    };
+    let mut bucket = if options().any(is_xla) { BucketOptions::xla(kind) } else { BucketOptions::new(kind) };
+    for option in options() {
         let (key, value) = option.split_once('=').unwrap_or((option, ""));
         let known = set_option(&mut bucket, key.trim(), value.trim()).map_err(|error| PipelineParseError::Value {
             pass: name.to_owned(),
@@ -347,6 +352,7 @@ fn set_option(bucket: &mut BucketOptions, key: &str, value: &str) -> Result<bool
     match key {
         "cap" if matches!(value, "none" | "unlimited") => bucket.caps.cap_bytes.clear(),
         "cap" => bucket.caps.cap_bytes = value.split('/').map(cap_bytes).collect::<Result<_, _>>()?,
+        "max-members" if value == "none" => bucket.caps.max_members = None,
         "max-members" => {
             let most: usize = value.parse().map_err(|_| format!("expected a number, found `{value}`"))?;
             bucket.caps.max_members = Some(most).filter(|&most| most > 0);
@@ -359,11 +365,18 @@ fn set_option(bucket: &mut BucketOptions, key: &str, value: &str) -> Result<bool
             bucket.policy = match value {
                 "greedy" => Policy::Greedy,
                 "adjacent" => Policy::Adjacent,
-                _ => return Err(choice("greedy, adjacent")),
+                "xla" if matches!(bucket.kind, BucketKind::Broadcast | BucketKind::AllToAll) => {
+                    return Err(format!("XLA has no combiner of {}", bucket.kind.name().replace('_', "-")));
+                }
+                "xla" => Policy::Xla,
+                _ => return Err(choice("greedy, adjacent, xla")),
             }
         }
         "mode" => {
             bucket.mode = match value {
+                "concat" if bucket.kind == BucketKind::Permute => {
+                    return Err("permutes are merged as they are: mode coalesced".to_owned());
+                }
                 "concat" => Mode::Concat,
                 "coalesced" if matches!(bucket.kind, BucketKind::Broadcast | BucketKind::AllToAll) => {
                     return Err(format!("PyTorch has no coalesced {}", bucket.kind.name().replace('_', "-")));
@@ -390,6 +403,8 @@ fn set_option(bucket: &mut BucketOptions, key: &str, value: &str) -> Result<bool
                 _ => return Err(choice("auto, views, copies")),
             }
         }
+        "boundaries" => bucket.boundaries = switch(value)?,
+        "by-dim" => bucket.by_dim = switch(value)?,
         "fsdp-only" => bucket.fsdp_only = switch(value)?,
         "in-loops" => bucket.in_loops = switch(value)?,
         "groups" => bucket.groups = list(),
@@ -431,7 +446,8 @@ impl fmt::Display for Pipeline {
 
 /// The options of a bucket pass that differ from the defaults, and always the cap.
 fn options_text(options: &BucketOptions) -> Vec<String> {
-    let default = BucketOptions::new(options.kind);
+    let xla = options.policy == Policy::Xla;
+    let default = if xla { BucketOptions::xla(options.kind) } else { BucketOptions::new(options.kind) };
     let caps = options.caps.cap_bytes.iter().map(|&cap| format_bytes(cap)).collect::<Vec<_>>().join("/");
     let mut text = vec![format!("cap={}", if caps.is_empty() { "none" } else { &caps })];
     let mut add = |differs: bool, option: String| {
@@ -439,12 +455,19 @@ fn options_text(options: &BucketOptions) -> Vec<String> {
             text.push(option);
         }
     };
-    add(options.caps.max_members.is_some(), format!("max-members={}", options.caps.max_members.unwrap_or(0)));
+    let most = options.caps.max_members.map_or("none".to_owned(), |most| most.to_string());
+    add(options.caps.max_members != default.caps.max_members, format!("max-members={most}"));
     let most = options.max_member_bytes.unwrap_or(0);
     add(options.max_member_bytes.is_some(), format!("max-member={}", format_bytes(most)));
-    add(options.policy != default.policy, "policy=adjacent".to_owned());
-    add(options.mode != default.mode, "mode=coalesced".to_owned());
-    add(options.mixed_dtype != default.mixed_dtype, "mixed-dtype=bytes".to_owned());
+    add(options.policy == Policy::Adjacent, "policy=adjacent".to_owned());
+    add(xla, "policy=xla".to_owned());
+    let mode = if options.mode == Mode::Coalesced { "coalesced" } else { "concat" };
+    add(options.mode != default.mode, format!("mode={mode}"));
+    let mixed = if options.mixed_dtype == MixedDtype::Bytes { "bytes" } else { "split" };
+    add(options.mixed_dtype != default.mixed_dtype, format!("mixed-dtype={mixed}"));
+    add(options.by_dim, "by-dim=on".to_owned());
+    let boundaries = if options.boundaries { "on" } else { "off" };
+    add(options.boundaries != default.boundaries, format!("boundaries={boundaries}"));
     let unpack = if options.unpack == Unpack::Views { "views" } else { "copies" };
     add(options.unpack != default.unpack, format!("unpack={unpack}"));
     add(options.fsdp_only, "fsdp-only=on".to_owned());
@@ -485,6 +508,9 @@ mod tests {
             "bucket-reduce-scatter{cap=1MiB/25MiB,max-members=7,max-member=3KiB,policy=adjacent,mode=coalesced,fsdp-only=on}",
             "bucket-all-gather{cap=none,mixed-dtype=bytes,unpack=copies,in-loops=off,groups=0/1,names=all_*,except=*_3}",
             "dedupe-collectives",
+            "bucket-all-gather{cap=31457287,policy=xla},bucket-permute{cap=1KiB,max-members=3,policy=xla}",
+            "bucket-all-gather{cap=none,max-members=none,policy=xla,mixed-dtype=split,by-dim=on,boundaries=on}",
+            "bucket-permute{cap=25MiB}",
             "",
         ] {
             let pipeline: Pipeline = text.parse().unwrap();
@@ -501,6 +527,8 @@ mod tests {
             ("bucket-all-gather{size=3}", "no option `size`"),
             ("bucket-all-gather{cap=1MB", "expected `}`"),
             ("bucket-all-reduce{mixed-dtype=bytes}", "only gathers"),
+            ("bucket-broadcast{policy=xla}", "XLA has no combiner"),
+            ("bucket-permute{mode=concat}", "as they are"),
             ("dedupe-waits{x}", "no option `x`"),
             ("bucket-all-gather{max-members=0}", "at least one member"),
             ("bucket-all-gather{max-member=1.5}", "`1.5` is not a size"),

@@ -30,14 +30,22 @@
 //! which they were filled. Where something depends on a collective that was not waited for (a control edge, a reader of
 //! a shape) they might close a loop, so that the greedy sweep looks over them and splits those that would.
 
+//!
+//! # Xla
+//!
+//! The rule of XLA's combiners: one bucket at a time, in post order, which ends at the first candidate that does not fit
+//! or depends on a member.
+
 mod adjacent;
 mod greedy;
+mod xla;
 
 use adjacent::Adjacent;
 use greedy::Greedy;
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
 use std::hash::Hash;
+use xla::Xla;
 
 /// A graph as the selection sees it: nodes numbered in a topological order, which is also the issue order.
 pub trait PlanGraph {
@@ -52,6 +60,12 @@ pub trait PlanGraph {
 
     /// What `node` is, if it is a collective that may be merged.
     fn candidate(&self, node: usize) -> Option<Candidate<Self::Key>>;
+
+    /// The body that `node` stands in: of nodes in other bodies, policy `xla` sees no order. Keys differ between bodies.
+    fn body(&self, node: usize) -> usize {
+        let _ = node;
+        0
+    }
 }
 
 /// A collective that may be merged.
@@ -74,6 +88,8 @@ pub enum Policy {
     Greedy,
     /// PyTorch Inductor's rule: neighbours in wait order.
     Adjacent,
+    /// The rule of XLA's combiners: in post order, up to the first that does not fit or depends on a member.
+    Xla,
 }
 
 /// How large a bucket may grow. No bucket exceeds its cap unless it has exactly one member.
@@ -150,6 +166,7 @@ pub fn select<G: PlanGraph>(graph: &G, policy: Policy, caps: &Caps) -> Selection
     match policy {
         Policy::Greedy => Greedy::new(graph, caps).run(),
         Policy::Adjacent => Adjacent::new(graph, caps).run(),
+        Policy::Xla => Xla::new(graph, caps).run(),
     }
 }
 

@@ -131,7 +131,7 @@ pub enum TogetherError {
         region: String,
     },
     /// The policy is a rule on one graph.
-    #[error("pass `{pass}`: policy `adjacent` is PyTorch's rule on one graph; several are rewritten with `greedy`")]
+    #[error("pass `{pass}`: policies `adjacent` and `xla` are rules on one graph; several are rewritten with `greedy`")]
     Adjacent {
         /// The pass.
         pass: &'static str,
@@ -181,7 +181,7 @@ impl Pipeline {
         for pass in &self.passes {
             watch(pass);
             let of_pass = match pass {
-                Pass::Bucket(options) if options.policy == Policy::Adjacent => {
+                Pass::Bucket(options) if options.policy != Policy::Greedy => {
                     return Err(TogetherError::Adjacent { pass: pass.name() });
                 }
                 Pass::Bucket(options) => bucket(pass.name(), options, graphs, &played)?,

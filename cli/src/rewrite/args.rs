@@ -41,15 +41,25 @@ pub struct RewriteArgs {
     /// Bucket all-to-alls in which every pair of ranks exchanges equally much
     #[arg(long, value_name = "CAP", allow_hyphen_values = true)]
     all_to_all: Option<String>,
+    /// Bucket permutes of the same pairs; not in FX text, for PyTorch has no word for the result
+    #[arg(long, value_name = "CAP", allow_hyphen_values = true)]
+    permute: Option<String>,
     /// Which collectives are tried with which [default: greedy]
     #[arg(long)]
     policy: Option<PolicyWord>,
-    /// How members are put together [default: concat]
+    /// How members are put together [default: concat; of HLO text, and with policy xla, coalesced]
     #[arg(long)]
     mode: Option<ModeWord>,
     /// Whether gathers of different dtypes may travel together [default: split]
     #[arg(long)]
     mixed_dtype: Option<MixedWord>,
+    /// Keep gathers and scatters along different dimensions apart
+    #[arg(long)]
+    by_dim: bool,
+    /// Whether boundaries that users set (`key=`, and in HLO text `combiner_key` and `collective_group_key`) keep
+    /// collectives apart [default: on; with policy xla off, as in jaxlib 0.10.2]
+    #[arg(long, value_name = "on|off", num_args = 0..=1, require_equals = true, default_missing_value = "on")]
+    boundaries: Option<SwitchWord>,
     /// What scatters and reduces hand out [default: auto]
     #[arg(long)]
     unpack: Option<UnpackWord>,
@@ -82,8 +92,8 @@ pub struct RewriteArgs {
     dedupe_collectives: bool,
     /// The passes to run, in text form, instead of the options above
     #[arg(long, value_name = "TEXT", conflicts_with_all = [
-        "all_gather", "reduce_scatter", "all_reduce", "broadcast", "all_to_all", "policy", "mode", "mixed_dtype", "unpack",
-        "first_bucket", "max_members", "max_member", "fsdp_only", "in_loops", "only_groups", "only", "except", "dedupe_collectives",
+        "all_gather", "reduce_scatter", "all_reduce", "broadcast", "all_to_all", "permute", "policy", "mode", "mixed_dtype",
+        "unpack", "by_dim", "boundaries", "first_bucket", "max_members", "max_member", "fsdp_only", "in_loops", "only_groups", "only", "except", "dedupe_collectives",
     ])]
     pipeline: Option<String>,
     #[command(flatten)]
@@ -116,6 +126,8 @@ enum PolicyWord {
     Greedy,
     /// Neighbours in wait order, as PyTorch Inductor does
     Adjacent,
+    /// As XLA's combiners do; with their caps for GPUs (30 MiB and 7 bytes, 2048 members) where none are given
+    Xla,
 }
 
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
@@ -229,7 +241,9 @@ impl RewriteArgs {
             BucketKind::AllReduce => ("--all-reduce", &self.all_reduce),
             BucketKind::Broadcast => ("--broadcast", &self.broadcast),
             BucketKind::AllToAll => ("--all-to-all", &self.all_to_all),
+            BucketKind::Permute => ("--permute", &self.permute),
         };
+        let xla = matches!(self.policy, Some(PolicyWord::Xla));
         let mut caps = Vec::new();
         for kind in BucketKind::ALL {
             let (option, text) = typed(kind);
@@ -240,11 +254,17 @@ impl RewriteArgs {
         // Only `off` is given: the other kinds are as if nothing was.
         let defaults = caps.iter().all(|(_, cap)| matches!(cap, CapWord::Off));
         let mut chosen = Vec::new();
-        for kind in BucketKind::ALL {
+        // XLA's combiners have an order of their own.
+        let others = BucketKind::ALL.into_iter().filter(|kind| !xla || !BucketKind::XLA.contains(kind));
+        let first_kinds: &[BucketKind] = if xla { &BucketKind::XLA } else { &[] };
+        for kind in first_kinds.iter().copied().chain(others) {
             match caps.iter().find(|(given, _)| *given == kind) {
                 Some((_, CapWord::Off)) => {}
                 Some((_, CapWord::Caps(list))) => chosen.push((kind, list.clone())),
-                None if defaults && kind.is_default() => {
+                None if defaults && xla && BucketKind::XLA.contains(&kind) => {
+                    chosen.push((kind, BucketOptions::xla(kind).caps.cap_bytes));
+                }
+                None if defaults && !xla && kind.is_default() => {
                     chosen.push((kind, vec![kind.default_cap_bytes()]));
                 }
                 None => {}
@@ -287,24 +307,38 @@ impl RewriteArgs {
             }
             cap_bytes.insert(0, first);
         }
-        let mut options = BucketOptions::new(kind);
-        options.caps = Caps { cap_bytes, max_members: sizes.max_members };
+        let word = kind.name().replace('_', "-");
+        let mut options = match self.policy {
+            Some(PolicyWord::Xla) if !BucketKind::XLA.contains(&kind) => {
+                bail!("--policy `xla`: XLA has no combiner of {word}s, and --{word} is asked for");
+            }
+            Some(PolicyWord::Xla) => BucketOptions::xla(kind),
+            _ => BucketOptions::new(kind),
+        };
+        options.caps = Caps { cap_bytes, max_members: sizes.max_members.or(options.caps.max_members) };
         options.max_member_bytes = sizes.max_member_bytes;
         options.policy = match self.policy {
             None | Some(PolicyWord::Greedy) => Policy::Greedy,
             Some(PolicyWord::Adjacent) => Policy::Adjacent,
+            Some(PolicyWord::Xla) => Policy::Xla,
         };
+        options.by_dim = self.by_dim;
+        options.boundaries = self.boundaries.map_or(options.boundaries, |word| word == SwitchWord::On);
         options.mode = match self.mode {
-            None | Some(ModeWord::Concat) => Mode::Concat,
+            None => options.mode,
+            Some(ModeWord::Concat) if kind == BucketKind::Permute => {
+                bail!("--mode `concat`: permutes are merged as they are, and --permute is asked for");
+            }
+            Some(ModeWord::Concat) => Mode::Concat,
             Some(ModeWord::Coalesced) if matches!(kind, BucketKind::Broadcast | BucketKind::AllToAll) => {
-                let word = kind.name().replace('_', "-");
                 bail!("--mode `coalesced`: PyTorch has no coalesced {word}, and --{word} is asked for");
             }
             Some(ModeWord::Coalesced) => Mode::Coalesced,
         };
         options.mixed_dtype = match self.mixed_dtype {
             Some(MixedWord::Bytes) if kind == BucketKind::AllGather => MixedDtype::Bytes,
-            None | Some(MixedWord::Split | MixedWord::Bytes) => MixedDtype::Split,
+            None => options.mixed_dtype,
+            Some(MixedWord::Split | MixedWord::Bytes) => MixedDtype::Split,
         };
         options.unpack = match self.unpack {
             None | Some(UnpackWord::Auto) => Unpack::Auto,

@@ -306,7 +306,7 @@ fn offsets(graph: &Graph, plan: &BucketPlan, bucket: &Bucket) -> Vec<Option<u64>
         BucketKind::AllGather | BucketKind::ReduceScatter | BucketKind::AllToAll => {
             graph.group(bucket.key.group).size.map(u64::from)
         }
-        BucketKind::AllReduce | BucketKind::Broadcast => Some(1),
+        BucketKind::AllReduce | BucketKind::Broadcast | BucketKind::Permute => Some(1),
     };
     let mut next = (plan.options.mode == Mode::Concat).then_some(0u64);
     let offset = |member: &Member| {

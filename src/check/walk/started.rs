@@ -24,6 +24,7 @@ impl Walk<'_, '_> {
         self.read_operands(id)?;
         let inputs = self.operands[..sent].to_vec();
         let even = self.is_even(id, collective, inputs[0]);
+        let pairs = self.pairs(id, collective);
         let results = self.results(id, collective, &inputs, even)?;
         let group = self.groups[collective.group.index()];
         let pending = self.found.pending.len() as u32;
@@ -36,7 +37,7 @@ impl Walk<'_, '_> {
         }
         let kind = collective.kind;
         let fences = self.fences;
-        self.found.launches.push(Launch { node: id, kind, group, even, inputs, pending, trivial, fences });
+        self.found.launches.push(Launch { node: id, kind, group, even, pairs, inputs, pending, trivial, fences });
         self.in_flight[id.index()] = (pending, sent as u32);
         let launch = self.found.launches.len() - 1;
         for (part, &input) in graph.collective_inputs(id).iter().enumerate() {
@@ -87,6 +88,19 @@ impl Walk<'_, '_> {
         })
     }
 
+    /// A number for what a permute says behind its tensors: each tensor of a list travels as it would alone.
+    fn pairs(&mut self, id: NodeId, collective: Collective) -> Option<u32> {
+        let args = self.found.graph.args_of(id);
+        let rest = args.positional.get(1..).filter(|_| collective.kind == CollectiveKind::Permute)?;
+        let mut operands = false;
+        rest.iter().for_each(|arg| arg.for_each_operand(&mut |_| operands = true));
+        if operands {
+            return None;
+        }
+        let pairs = self.context.pairs_id(rest);
+        Some(self.context.intern_call(EXCHANGE, pairs, 1, &[]))
+    }
+
     /// What a collective makes of each input.
     fn results(&mut self, id: NodeId, collective: Collective, inputs: &[Val], even: bool) -> Step<Vec<Val>> {
         let group = self.groups[collective.group.index()];
@@ -122,8 +136,13 @@ impl Walk<'_, '_> {
             self.found.pieces += tensor.flat.pieces.len();
             return self.context.intern(Value::Tensor(tensor));
         }
-        let (target, args) = (self.context.text(graph.target_of(id)), self.context.args_id(graph.args_of(id)));
-        let key = self.context.intern_call(target, args, 0, &self.operands);
+        let key = match self.pairs(id, collective) {
+            Some(pairs) => pairs,
+            None => {
+                let (target, args) = (self.context.text(graph.target_of(id)), self.context.args_id(graph.args_of(id)));
+                self.context.intern_call(target, args, 0, &self.operands)
+            }
+        };
         self.note_foreign(id, key);
         let ty = match graph.type_of(id) {
             Type::Tuple(parts) if collective.coalesced => parts.get(place).unwrap_or(&Type::Unknown),

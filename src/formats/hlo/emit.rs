@@ -91,8 +91,12 @@ fn collective(printer: &Printer<'_>, id: NodeId, percent: &str, out: &mut String
     let members = printer.members(id);
     let is_tuple = matches!(graph.type_of(id), Type::Tuple(_));
     let (Some(&first), Some(now)) = (members.first(), graph.collective(id)) else { return };
-    let shape =
-        if is_tuple { tuple(members.iter().map(|m| m.shape.of(text).to_owned())) } else { shape_of(graph.type_of(id)) };
+    let shape = match graph.type_of(id) {
+        Type::Tuple(parts) => {
+            tuple(members.iter().zip(parts).map(|(member, part)| member_shape(member.shape.of(text), part)))
+        }
+        ty => shape_of(ty),
+    };
     let operands =
         indexed(graph.collective_inputs(id).iter().map(|&input| format!("{percent}{}", printer.name(input))));
     out.push_str(&format!("{shape} {}({operands})", first.opcode.of(text)));
@@ -117,6 +121,12 @@ fn collective(printer: &Printer<'_>, id: NodeId, percent: &str, out: &mut String
     }
     frontend.iter().for_each(|merged| say("frontend_attributes", merged));
     metadata.iter().for_each(|merged| say("metadata", merged));
+}
+
+/// The shape of a member's result, with its layout; one that travels with two dimensions swapped has another.
+fn member_shape(written: &str, ty: &Type) -> String {
+    let same = shape::parse(written).is_ok_and(|then| then == *ty);
+    if same { written.to_owned() } else { shape_of(ty) }
 }
 
 /// The value of an attribute; empty if the instruction does not have it.

@@ -221,6 +221,9 @@ impl<'a> Reader<'a> {
             self.cursor.skip_blank()?;
         }
         self.cursor.expect(b'{', "`{`")?;
+        // The line end behind the brace belongs to no instruction, so that any may come first.
+        self.cursor.skip_spaces()?;
+        self.cursor.take(b'\n');
         let first = self.module.instructions.len();
         let body = self.cursor.at;
         self.names.clear();

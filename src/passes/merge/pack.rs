@@ -81,7 +81,7 @@ impl Rewrite<'_> {
         let packed = self.emit.cat(&parts, 0, ty);
         let ty = self.vector(inputs[0].0, times(&total, ranks));
         let launch = self.relaunch(bucket, packed, ty);
-        Made { launch: Some(launch), parts: None, index, sizes, ranks, row_bytes: None }
+        Made { launch: Some(launch), parts: None, index, sizes, ranks, row_bytes: None, turned: Vec::new() }
     }
 
     /// Packs members of several dtypes as bytes, each at a multiple of its element size.
@@ -121,7 +121,7 @@ impl Rewrite<'_> {
         let vector = |elements: u64| model.with_shape([Dim::Const(elements)].into_iter().collect());
         let packed = self.emit.cat(&parts, 0, vector(row));
         let launch = self.relaunch(bucket, packed, vector(row.saturating_mul(ranks)));
-        Made { launch: Some(launch), parts: None, index, sizes, ranks, row_bytes: Some(row) }
+        Made { launch: Some(launch), parts: None, index, sizes, ranks, row_bytes: Some(row), turned: Vec::new() }
     }
 
     pub(super) fn pack_scatter(&mut self, bucket: &Bucket, ranks: u64) -> Made {
@@ -130,7 +130,7 @@ impl Rewrite<'_> {
         let (flat, sizes) = self.pack_by_rank(&inputs, ranks, share);
         let ty = self.vector(inputs[0].0, sum(&sizes));
         let launch = self.relaunch(bucket, flat, ty);
-        Made { launch: Some(launch), parts: None, index, sizes, ranks, row_bytes: None }
+        Made { launch: Some(launch), parts: None, index, sizes, ranks, row_bytes: None, turned: Vec::new() }
     }
 
     /// Packs what goes to each rank side by side; what comes back lies the same way, by sender.
@@ -151,7 +151,7 @@ impl Rewrite<'_> {
         }
         let args = self.emit.graph.intern_args(args);
         self.emit.graph.node_mut(launch).args = args;
-        Made { launch: Some(launch), parts: None, index, sizes, ranks, row_bytes: None }
+        Made { launch: Some(launch), parts: None, index, sizes, ranks, row_bytes: None, turned: Vec::new() }
     }
 
     /// Packs members so that what goes to each rank lies together: rows by rank, `share` of each member in a row.
@@ -201,22 +201,54 @@ impl Rewrite<'_> {
         self.emit.reshape(moved, &table(moved))
     }
 
+    /// One launch of the members as they are. Where they are gathered or scattered along different dimensions, as policy
+    /// `xla` allows, some travel with two dimensions swapped.
     pub(super) fn coalesce(&mut self, bucket: &Bucket) -> Made {
+        let dims: Vec<Option<u32>> = bucket.members.iter().map(|m| dim_of(self.emit.graph, m.collective)).collect();
+        let dim = common_dim(self.emit.graph, bucket, &dims);
+        let (mut inputs, mut types, mut turns) = (Vec::new(), Vec::new(), Vec::new());
+        for (member, &own) in bucket.members.iter().zip(&dims) {
+            let input = self.emit.graph.collective_inputs(member.collective)[0];
+            let mut ty = self.emit.graph.type_of(member.collective).clone();
+            let turn = own.zip(dim).filter(|(own, dim)| own != dim).map(|(own, dim)| (own as usize, dim as usize));
+            let mut order: Vec<usize> = (0..self.emit.tensor(input).shape.len()).collect();
+            inputs.push(match turn {
+                None => input,
+                Some((a, b)) => {
+                    order.swap(a, b);
+                    let mut turned = self.emit.tensor(member.collective);
+                    turned.shape.swap(a, b);
+                    ty = Type::Tensor(turned.with_shape(turned.shape.clone()));
+                    self.emit.permute(input, &order)
+                }
+            });
+            types.push(ty);
+            turns.push(turn.map(|_| order));
+        }
         let graph = &self.emit.graph;
         let first = bucket.members[0].collective;
-        let inputs: Vec<NodeId> = bucket.members.iter().map(|m| graph.collective_inputs(m.collective)[0]).collect();
-        let rest = &graph.operands(first)[1..];
         let args = with_list(graph.args_of(first), inputs.len() as u32);
-        let operands: Vec<NodeId> = inputs.iter().chain(rest).copied().collect();
-        let types = bucket.members.iter().map(|m| graph.type_of(m.collective).clone()).collect();
-        let op =
-            Collective { kind: bucket.key.kind, group: bucket.key.group, variant: bucket.key.variant, coalesced: true };
+        let operands: Vec<NodeId> = inputs.iter().chain(&graph.operands(first)[1..]).copied().collect();
+        let kind = match (bucket.key.kind, dim) {
+            (CollectiveKind::AllGather { .. }, Some(dim)) => CollectiveKind::AllGather { dim },
+            (CollectiveKind::ReduceScatter { op, .. }, Some(dim)) => CollectiveKind::ReduceScatter { op, dim },
+            (kind, _) => kind,
+        };
+        let op = Collective { kind, group: bucket.key.group, variant: bucket.key.variant, coalesced: true };
         let stem = stems(bucket.key.kind).0;
-        let launch = self.emit.node(Op::Collective(op), stem, Type::Tuple(types), args, &operands);
-        for (index, member) in bucket.members.iter().enumerate() {
-            self.emit.become_item(member.collective, launch, index);
+        let launch = self.emit.node(Op::Collective(op), stem, Type::Tuple(types.clone()), args, &operands);
+        let mut turned = Vec::new();
+        for (index, ((member, turn), ty)) in bucket.members.iter().zip(turns).zip(types).enumerate() {
+            let element = match (&turn, ty) {
+                (Some(_), Type::Tensor(ty)) => Some(self.emit.get_item(launch, index, ty)),
+                _ => {
+                    self.emit.become_item(member.collective, launch, index);
+                    None
+                }
+            };
+            turned.push(element.zip(turn));
         }
-        Made { launch: Some(launch), ..Made::default() }
+        Made { launch: Some(launch), turned, ..Made::default() }
     }
 
     /// A flat tensor like `model`.
@@ -228,6 +260,24 @@ impl Rewrite<'_> {
     fn table(&self, model: NodeId, ranks: u64, columns: Dim) -> TensorType {
         self.emit.tensor(model).with_shape([Dim::Const(ranks), columns].into_iter().collect())
     }
+}
+
+/// The dimension that a collective gathers or scatters along.
+fn dim_of(graph: &Graph, collective: NodeId) -> Option<u32> {
+    match graph.collective(collective)?.kind {
+        CollectiveKind::AllGather { dim } | CollectiveKind::ReduceScatter { dim, .. } => Some(dim),
+        _ => None,
+    }
+}
+
+/// The dimension of a launch of several: that of most members, the lowest of several such; the first, if a member does
+/// not have so many (XLA's `FindMostFrequentGatherDim`).
+fn common_dim(graph: &Graph, bucket: &Bucket, dims: &[Option<u32>]) -> Option<u32> {
+    let mut counts = std::collections::BTreeMap::<u32, usize>::new();
+    dims.iter().flatten().for_each(|&dim| *counts.entry(dim).or_default() += 1);
+    let (most, _) = counts.into_iter().max_by_key(|&(dim, count)| (count, std::cmp::Reverse(dim)))?;
+    let ranks = bucket.members.iter().filter_map(|m| graph.tensor(m.collective)).map(|tensor| tensor.shape.len());
+    Some(if ranks.min().is_some_and(|least| (most as usize) < least) { most } else { 0 })
 }
 
 fn elements_of(ty: &TensorType) -> Dim {

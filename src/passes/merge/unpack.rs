@@ -11,7 +11,15 @@ impl Rewrite<'_> {
         let bucket = &plan.buckets[index];
         let Member { wait, collective, .. } = bucket.members[nth];
         if plan.options.mode == Mode::Coalesced {
-            self.emit.order.push(wait);
+            match self.made[index].turned.get(nth).cloned().flatten() {
+                None => self.emit.order.push(wait),
+                Some((element, order)) => {
+                    let ty = Type::Tensor(self.emit.tensor(element));
+                    let args = Args::positional(vec![Arg::Operand(0)]);
+                    let waited = self.emit.node(Op::Wait, stems(bucket.key.kind).1, ty, args, &[element]);
+                    self.emit.become_permute(wait, waited, &order);
+                }
+            }
             return;
         }
         let Some(part) = self.made[index].index[nth] else {
