@@ -19,16 +19,17 @@ use std::time::{Duration, Instant};
 
 /// Runs the command.
 pub fn run(arguments: RewriteArgs) -> Result<Verdict> {
-    let job = arguments.validate()?;
+    let mut job = arguments.validate()?;
     if job.graphs.len() > 1 {
-        return together::run(&job);
+        return together::run(&mut job);
     }
-    let graph = &job.graphs[0];
-    let label = input::label(graph);
+    let graph = job.graphs[0].clone();
+    let label = input::label(&graph);
     let progress = talk::Progress::start();
     let mut times = Times::default();
     progress.set(format!("reading {label}"));
-    let mut document = times.measure("read", || input::read_document(graph))?;
+    let mut document = times.measure("read", || input::read_document(&graph))?;
+    job.fit_to(&document).with_context(|| label.clone())?;
     progress.pause(|| job.notes.iter().for_each(|note| talk::say(note)));
     progress.pause(|| job.facts.apply(&mut document))?;
     let mut reports = Vec::new();

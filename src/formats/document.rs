@@ -137,6 +137,12 @@ impl Document {
         }
     }
 
+    /// Whether the order of its text is a schedule that was chosen for it: HLO text that says `is_scheduled=true`.
+    #[must_use]
+    pub fn is_scheduled(&self) -> bool {
+        matches!(&self.body, Body::Hlo(text) if text.is_scheduled())
+    }
+
     /// Its graphs, in the order of the file.
     #[must_use]
     pub fn graphs(&self) -> &[Graph] {

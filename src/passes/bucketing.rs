@@ -396,7 +396,8 @@ impl<'a> View<'a> {
                 Ok(wait) => {
                     let slot = dependencies.slot_of(id);
                     view.index[slot] = view.entries.len() as u32;
-                    let result_bytes = || graph.likely_value(&graph.tensor(id)?.bytes()?);
+                    // XLA knows no sizes but numbers.
+                    let result_bytes = || graph.tensor(id)?.bytes()?.as_const();
                     view.entries.push(Entry {
                         key: traits.key(graph, id, options),
                         bytes: if options.policy == Policy::Xla { result_bytes() } else { bytes },

@@ -248,12 +248,6 @@ impl<'a> Emitter<'a> {
         self.call("aten.permute.default", "permute", Type::Tensor(ty), args, &[tensor])
     }
 
-    /// Gives `id` the value of `tensor` with its dimensions in another order.
-    pub fn become_permute(&mut self, id: NodeId, tensor: NodeId, dims: &[usize]) {
-        let order = Arg::List(dims.iter().map(|&dim| Arg::Int(dim as i64)).collect());
-        self.become_call(id, "aten.permute.default", Args::positional(vec![Arg::Operand(0), order]), &[tensor]);
-    }
-
     /// Tensors put together along a dimension.
     pub fn cat(&mut self, parts: &[NodeId], dim: usize, ty: TensorType) -> NodeId {
         let list = Arg::List((0..parts.len() as u32).map(Arg::Operand).collect());

@@ -194,9 +194,9 @@ struct Made {
     ranks: u64,
     /// Whether bytes travel, in rows of this many.
     row_bytes: Option<u64>,
-    /// In mode `coalesced`, for each member that travels with two dimensions swapped: its element of the launch, and the
-    /// order of dimensions that undoes it.
-    turned: Vec<Option<(NodeId, Vec<usize>)>>,
+    /// In mode `coalesced`, for each member that is gathered along another dimension than it was: its element of the launch,
+    /// the dimension along which it is gathered, and the one along which it was.
+    turned: Vec<Option<(NodeId, usize, usize)>>,
 }
 
 /// One part of a buffer.

@@ -5,7 +5,7 @@ use crate::input::{Facts, FactsArgs};
 use crate::output::{RANK, of_rank};
 use crate::talk;
 use anyhow::{Context, Result, bail};
-use bucketeer::formats::Format;
+use bucketeer::formats::{Document, Format};
 use bucketeer::ir::Graph;
 use bucketeer::passes::bucketing::{BucketKind, BucketOptions, MixedDtype, Mode, Unpack, matches_pattern};
 use bucketeer::passes::select::{Caps, Policy};
@@ -171,6 +171,9 @@ pub struct Job {
     pub pipeline: Pipeline,
     /// What to say before.
     pub notes: Vec<String>,
+    /// Whether the options say how members are put together, and what is handed out.
+    mode_is_given: bool,
+    unpack_is_given: bool,
     pub facts: Facts,
     /// Whether to prove the result, if it was said.
     pub verify: Option<SwitchWord>,
@@ -215,6 +218,8 @@ impl RewriteArgs {
             graphs: self.graphs,
             pipeline,
             notes,
+            mode_is_given: self.mode.is_some() || self.pipeline.is_some(),
+            unpack_is_given: self.unpack.is_some() || self.pipeline.is_some(),
             facts: self.facts.validate()?,
             verify: self.verify,
             explain: self.explain,
@@ -404,6 +409,36 @@ fn absurd_caps(options: &BucketOptions) -> Option<String> {
 }
 
 impl Job {
+    /// Fits the passes to the form of the file: in HLO text a merged collective takes its members as they are, and no
+    /// value is a view of another. Refuses what the form has no words for.
+    pub fn fit_to(&mut self, document: &Document) -> Result<()> {
+        if document.is_scheduled() {
+            bail!(
+                "the module is scheduled (`is_scheduled=true`): the order of its text was chosen for it, and a merge \
+                 moves instructions; rewrite a dump from before the schedule, such as one of `--xla_dump_hlo_pass_re`"
+            );
+        }
+        for pass in &mut self.pipeline.passes {
+            let Pass::Bucket(options) = pass else { continue };
+            match document.format() {
+                Format::Fx if options.kind == BucketKind::Permute => {
+                    bail!("FX text has no word for several permutes in one; it cannot be rewritten with --permute");
+                }
+                Format::Hlo => {
+                    let has_form = !matches!(options.kind, BucketKind::Broadcast | BucketKind::AllToAll);
+                    if has_form && !self.mode_is_given {
+                        options.mode = Mode::Coalesced;
+                    }
+                    if !self.unpack_is_given {
+                        options.unpack = Unpack::Views;
+                    }
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
     /// The file that a rank's graphs are written to.
     pub fn out_of_rank(&self, rank: u32) -> Option<PathBuf> {
         self.out.as_ref().map(|out| of_rank(out, rank))

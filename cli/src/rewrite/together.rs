@@ -6,17 +6,19 @@ use super::{Times, prove, summary, write_json};
 use crate::fault::InputFault;
 use crate::input::{self, File};
 use crate::{Verdict, check_ranks, output, talk};
-use anyhow::{Result, anyhow, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use bucketeer::check::ranks::{RankOptions, check_ranks as find_faults};
 use bucketeer::ir::{Dependencies, Graph};
 use bucketeer::passes::{PipelineError, TogetherError};
 
 /// Rewrites the nth graphs of all files together, proves each, and holds the ranks' launches against each other.
-pub fn run(job: &Job) -> Result<Verdict> {
+pub fn run(job: &mut Job) -> Result<Verdict> {
     let progress = talk::Progress::start();
     let mut times = Times::default();
     progress.set("reading".to_owned());
     let mut files = times.measure("read", || progress.pause(|| input::read_ranks(&job.graphs, &job.facts)))?;
+    files.iter().try_for_each(|file| job.fit_to(&file.document).with_context(|| file.label.clone()))?;
+    let job = &*job;
     progress.pause(|| job.notes.iter().for_each(|note| talk::say(note)));
     let count = files.first().map_or(0, |file| file.document.graphs().len());
     let mut reports = Vec::new();

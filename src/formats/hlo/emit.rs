@@ -5,7 +5,7 @@ use super::module::{Instruction, Module};
 use super::notes;
 use super::shape;
 use super::write::Printer;
-use crate::ir::{Arg, CollectiveKind, Graph, NodeId, Op, TensorType, Type};
+use crate::ir::{Arg, CollectiveKind, DType, Dim, Graph, NodeId, Op, TensorType, Type};
 
 /// Attributes of a member that a merged collective does not have.
 const DROPPED: &[&str] = &["origin", "statistics", "control-predecessors"];
@@ -38,7 +38,7 @@ pub(super) fn instruction(printer: &Printer<'_>, id: NodeId, percent: &str, out:
     let args = graph.args_of(id);
     let text = match graph.target_of(id) {
         _ if element_of(graph, id).is_some() => element(printer, id, &name, &shape),
-        "aten.view.dtype" => format!("{shape} bitcast-convert({})", list()),
+        "aten.view.dtype" => bits(printer, id, &name, &shape, percent, out),
         "aten.view.default" | "aten.reshape.default" => format!("{shape} reshape({})", list()),
         "aten.permute.default" => {
             format!("{shape} transpose({}), dimensions={{{}}}", list(), ints(args.positional.get(1)))
@@ -55,6 +55,41 @@ pub(super) fn instruction(printer: &Printer<'_>, id: NodeId, percent: &str, out:
         _ => format!("{shape} copy({})", operands.first().map_or_else(String::new, |&of| name(of))),
     };
     out.push_str(&text);
+}
+
+/// The same bytes as another dtype. HLO keeps the parts of an element in a dimension of their own, so that a reshape stands
+/// behind or before, in a line of its own. Bools are 0 or 1 in either.
+fn bits(
+    printer: &Printer<'_>,
+    id: NodeId,
+    name: &dyn Fn(NodeId) -> String,
+    shape: &str,
+    percent: &str,
+    out: &mut String,
+) -> String {
+    let graph = printer.graph;
+    let from = graph.operands(id)[0];
+    let (Some(then), Some(now)) = (graph.tensor(from), graph.tensor(id)) else { return String::new() };
+    if then.dtype == DType::Bool || now.dtype == DType::Bool {
+        return format!("{shape} convert({})", name(from));
+    }
+    let (wide, narrow) = (then.dtype.bytes().max(now.dtype.bytes()), then.dtype.bytes().min(now.dtype.bytes()));
+    if wide == narrow {
+        return format!("{shape} bitcast-convert({})", name(from));
+    }
+    // The line that was begun is another's.
+    let begun = out.rfind('\n').map_or(0, |newline| newline + 1);
+    let line = out.split_off(begun);
+    let indent = &line[..line.len() - line.trim_start().len()];
+    let helper = format!("{}.bits", printer.graph.name_of(id));
+    let outer = if then.dtype.bytes() == wide { then } else { now };
+    let mut parts =
+        TensorType { dtype: if then.dtype.bytes() == wide { now.dtype } else { then.dtype }, ..outer.clone() };
+    parts.shape.push(Dim::Const(wide / narrow));
+    let (first, second) =
+        if then.dtype.bytes() == wide { ("bitcast-convert", "reshape") } else { ("reshape", "bitcast-convert") };
+    out.push_str(&format!("{indent}{percent}{helper} = {} {first}({})\n{line}", array(&parts), name(from)));
+    format!("{shape} {second}({percent}{helper})")
 }
 
 /// `get-tuple-element` of a collective, or a slice of a tensor that was split.

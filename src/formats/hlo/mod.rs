@@ -59,6 +59,15 @@ impl HloText {
         &self.source
     }
 
+    /// Whether the header says that the order of the text is a schedule.
+    #[must_use]
+    pub fn is_scheduled(&self) -> bool {
+        let states = |attribute: &module::Attribute| {
+            (attribute.key.of(&self.source), attribute.value.of(&self.source)) == ("is_scheduled", "true")
+        };
+        self.module.header.iter().any(states)
+    }
+
     /// The graph of the module.
     #[must_use]
     pub const fn graphs(&self) -> &[Graph; 1] {

@@ -1,7 +1,9 @@
 //! Pack and launch: what goes into a bucket's buffer, and the collective that sends it.
 
 use super::{Made, Part, Rewrite, sum};
-use crate::ir::{Arg, Args, Collective, CollectiveKind, DType, Dim, Graph, NodeId, Op, TensorType, Type, Variant};
+use crate::ir::{
+    Arg, Args, Collective, CollectiveKind, DType, Dim, Dims, Graph, NodeId, Op, TensorType, Type, Variant,
+};
 use crate::passes::bucketing::{Bucket, Member, MixedDtype};
 use crate::passes::emit::{Emitter, Scale, Shape, stems};
 use indexmap::IndexSet;
@@ -202,28 +204,31 @@ impl Rewrite<'_> {
     }
 
     /// One launch of the members as they are. Where they are gathered or scattered along different dimensions, as policy
-    /// `xla` allows, some travel with two dimensions swapped.
+    /// `xla` allows, what a scatter sends is put in another order before, and what a gather makes, after.
     pub(super) fn coalesce(&mut self, bucket: &Bucket) -> Made {
         let dims: Vec<Option<u32>> = bucket.members.iter().map(|m| dim_of(self.emit.graph, m.collective)).collect();
         let dim = common_dim(self.emit.graph, bucket, &dims);
-        let (mut inputs, mut types, mut turns) = (Vec::new(), Vec::new(), Vec::new());
+        let ranks = ranks_of(self.emit.graph, bucket.members[0].collective);
+        let (mut inputs, mut types, mut turned) = (Vec::new(), Vec::new(), Vec::new());
         for (member, &own) in bucket.members.iter().zip(&dims) {
-            let input = self.emit.graph.collective_inputs(member.collective)[0];
+            let mut input = self.emit.graph.collective_inputs(member.collective)[0];
             let mut ty = self.emit.graph.type_of(member.collective).clone();
             let turn = own.zip(dim).filter(|(own, dim)| own != dim).map(|(own, dim)| (own as usize, dim as usize));
-            let mut order: Vec<usize> = (0..self.emit.tensor(input).shape.len()).collect();
-            inputs.push(match turn {
-                None => input,
-                Some((a, b)) => {
-                    order.swap(a, b);
-                    let mut turned = self.emit.tensor(member.collective);
-                    turned.shape.swap(a, b);
-                    ty = Type::Tensor(turned.with_shape(turned.shape.clone()));
-                    self.emit.permute(input, &order)
+            let gathers = matches!(bucket.key.kind, CollectiveKind::AllGather { .. });
+            if let Some((own, dim)) = turn {
+                let smaller = self.emit.tensor(if gathers { input } else { member.collective });
+                let mut larger = smaller.shape.clone();
+                larger[dim] = times(&larger[dim], ranks);
+                if gathers {
+                    ty = Type::Tensor(smaller.with_shape(larger));
+                } else {
+                    let moved = self.move_ranks(input, &smaller.shape, ranks, (own, dim));
+                    input = self.emit.reshape(moved, &fixed(moved, larger));
                 }
-            });
+            }
+            inputs.push(input);
             types.push(ty);
-            turns.push(turn.map(|_| order));
+            turned.push(turn.filter(|_| gathers));
         }
         let graph = &self.emit.graph;
         let first = bucket.members[0].collective;
@@ -237,18 +242,36 @@ impl Rewrite<'_> {
         let op = Collective { kind, group: bucket.key.group, variant: bucket.key.variant, coalesced: true };
         let stem = stems(bucket.key.kind).0;
         let launch = self.emit.node(Op::Collective(op), stem, Type::Tuple(types.clone()), args, &operands);
-        let mut turned = Vec::new();
-        for (index, ((member, turn), ty)) in bucket.members.iter().zip(turns).zip(types).enumerate() {
-            let element = match (&turn, ty) {
-                (Some(_), Type::Tensor(ty)) => Some(self.emit.get_item(launch, index, ty)),
+        let mut made = Made { launch: Some(launch), ranks, ..Made::default() };
+        for (index, ((member, turn), ty)) in bucket.members.iter().zip(turned).zip(types).enumerate() {
+            made.turned.push(match (turn, ty) {
+                (Some((own, dim)), Type::Tensor(ty)) => Some((self.emit.get_item(launch, index, ty), dim, own)),
                 _ => {
                     self.emit.become_item(member.collective, launch, index);
                     None
                 }
-            };
-            turned.push(element.zip(turn));
+            });
         }
-        Made { launch: Some(launch), turned, ..Made::default() }
+        made
+    }
+
+    /// A tensor of this shape but for one dimension, which is `ranks` times as large: taken apart there, with the ranks as a
+    /// dimension of their own that is moved before another. From and to are dimensions of `shape`.
+    pub(super) fn move_ranks(
+        &mut self,
+        tensor: NodeId,
+        shape: &Dims,
+        ranks: u64,
+        (from, to): (usize, usize),
+    ) -> NodeId {
+        let mut split = shape.clone();
+        split.insert(from, Dim::Const(ranks));
+        let split = self.emit.reshape(tensor, &fixed(tensor, split));
+        let order: Vec<usize> = (0..shape.len())
+            .flat_map(|dim| (dim == to).then_some(from).into_iter().chain([dim + usize::from(dim >= from)]))
+            .collect();
+        let moved = self.emit.permute(split, &order);
+        self.emit.clone(moved)
     }
 
     /// A flat tensor like `model`.
@@ -262,12 +285,28 @@ impl Rewrite<'_> {
     }
 }
 
+/// A shape whose sizes are numbers; symbolic ones among them would be read from `tensor` as they stand there.
+fn fixed(tensor: NodeId, dims: Dims) -> Shape {
+    let from = (0..dims.len()).map(|at| (at, Scale::Same)).collect();
+    Shape { dims, from: (tensor, from) }
+}
+
 /// The dimension that a collective gathers or scatters along.
 fn dim_of(graph: &Graph, collective: NodeId) -> Option<u32> {
     match graph.collective(collective)?.kind {
         CollectiveKind::AllGather { dim } | CollectiveKind::ReduceScatter { dim, .. } => Some(dim),
         _ => None,
     }
+}
+
+/// By how much a gather's result, or what a scatter sends, is larger than the other; 1 for other kinds.
+fn ranks_of(graph: &Graph, collective: NodeId) -> u64 {
+    let size = |id: NodeId, dim: u32| graph.tensor(id).and_then(|tensor| tensor.shape.get(dim as usize)?.as_const());
+    let ratio = dim_of(graph, collective).and_then(|dim| {
+        let (a, b) = (size(collective, dim)?, size(*graph.collective_inputs(collective).first()?, dim)?);
+        a.max(b).checked_div(a.min(b))
+    });
+    ratio.unwrap_or(1)
 }
 
 /// The dimension of a launch of several: that of most members, the lowest of several such; the first, if a member does

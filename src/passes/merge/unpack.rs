@@ -11,15 +11,18 @@ impl Rewrite<'_> {
         let bucket = &plan.buckets[index];
         let Member { wait, collective, .. } = bucket.members[nth];
         if plan.options.mode == Mode::Coalesced {
-            match self.made[index].turned.get(nth).cloned().flatten() {
-                None => self.emit.order.push(wait),
-                Some((element, order)) => {
-                    let ty = Type::Tensor(self.emit.tensor(element));
-                    let args = Args::positional(vec![Arg::Operand(0)]);
-                    let waited = self.emit.node(Op::Wait, stems(bucket.key.kind).1, ty, args, &[element]);
-                    self.emit.become_permute(wait, waited, &order);
-                }
-            }
+            let Some((element, from, to)) = self.made[index].turned.get(nth).copied().flatten() else {
+                self.emit.order.push(wait);
+                return;
+            };
+            let ty = Type::Tensor(self.emit.tensor(element));
+            let args = Args::positional(vec![Arg::Operand(0)]);
+            let waited = self.emit.node(Op::Wait, stems(bucket.key.kind).1, ty, args, &[element]);
+            let part = self.emit.tensor(self.emit.graph.collective_inputs(collective)[0]).shape;
+            let moved = self.move_ranks(waited, &part, self.made[index].ranks, (from, to));
+            let dims = self.emit.tensor(wait).shape;
+            let from = (0..dims.len()).map(|at| (at, Scale::Same)).collect();
+            self.emit.become_reshape(wait, moved, &Shape { dims, from: (moved, from) });
             return;
         }
         let Some(part) = self.made[index].index[nth] else {
