@@ -39,6 +39,15 @@ pub(super) fn first_number(value: &str) -> Option<u32> {
     inner[..end].parse().ok()
 }
 
+/// The numbers in `{1,0}`.
+pub(super) fn numbers(value: &str) -> Option<Vec<u32>> {
+    let inner = value.trim().strip_prefix('{')?.strip_suffix('}')?.trim();
+    if inner.is_empty() {
+        return Some(Vec::new());
+    }
+    inner.split(',').map(|number| number.trim().parse().ok()).collect()
+}
+
 /// Whether a backend's config, as JSON or as an escaped string of JSON, says that the loop pipeliner moved the
 /// instruction.
 pub(super) fn is_pipelined(config: &str) -> bool {

@@ -11,6 +11,7 @@
 //! | `all-reduce-start`, `all-reduce-done` | the collective and its wait |
 //! | `async-start(a), calls=w` of a body that only runs a collective | the collective of `w`, in flight |
 //! | `get-tuple-element(x), index=1` | `getitem(x, 1)` |
+//! | `reshape`, `transpose`, `slice`, .. | the operator that moves elements the same way (`layout.rs`) |
 //! | any other instruction | a call of `hlo-OPCODE`, with its attributes as text |
 //!
 //! A collective that is not split into start and done is valid at once. The graph's collectives are in flight until a
@@ -29,8 +30,10 @@ use super::collective::{Collectives, Decoded};
 use super::error::Fault;
 use super::lex::Span;
 use super::module::Module;
-use super::{domains, shape};
-use crate::ir::{Arg, Args, ArgsId, ControlEdge, Graph, Name, Node, NodeId, Op, Region, RegionId, Strength, TypeId};
+use super::{domains, layout, shape};
+use crate::ir::{
+    Arg, Args, ArgsId, ControlEdge, Graph, Name, Node, NodeId, Op, Region, RegionId, Strength, Type, TypeId,
+};
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
 use std::fmt::Write;
@@ -339,6 +342,15 @@ impl<'t> Builder<'t> {
         let instruction = &module.instructions[at];
         let opcode = instruction.opcode.of(text);
         let count = operands.len();
+        if layout::MOVES.contains(&opcode) {
+            let types: Vec<&Type> = operands.iter().map(|&id| self.graph.type_of(id)).collect();
+            if let Some((target, args)) = layout::operator(text, module, instruction, &types, self.graph.ty(ty)) {
+                let args = self.graph.intern_args(args);
+                let target = self.graph.intern(target);
+                self.push(at, Op::Call(target), name, ty, args, &operands);
+                return Ok(());
+            }
+        }
         // What is called as a region is an operand.
         let mut regions: Vec<(&str, Vec<usize>)> = Vec::new();
         for &key in region_attributes(opcode) {

@@ -6,7 +6,8 @@
 //! * `lex`: names, brackets, strings and comments;
 //! * `module`: the text as ranges of bytes: computations, instructions, attributes;
 //! * `shape`, `groups`, `attributes`: what is inside of them;
-//! * `calls`, `domains`, `collective`: what the graph needs to know of calls, sharding domains and collectives;
+//! * `calls`, `domains`, `collective`, `layout`: what the graph needs to know of calls, sharding domains, collectives and
+//!   instructions that move elements;
 //! * `graph`: the module as a graph;
 //! * `write`, `emit`, `notes`: the text again, with what changed.
 
@@ -18,6 +19,7 @@ mod emit;
 mod error;
 mod graph;
 mod groups;
+mod layout;
 mod lex;
 mod module;
 mod notes;

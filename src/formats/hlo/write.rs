@@ -132,16 +132,24 @@ impl<'a> Printer<'a> {
         names.filter_map(|name| self.by_name.get(&**name)).filter_map(|&id| self.instruction(id)).collect()
     }
 
+    /// The merged collective that a node takes its part of, or the node itself.
+    fn unpacked(&self, id: NodeId) -> NodeId {
+        let mut at = self.definition(id);
+        while self.graph.collective(at).is_none() {
+            let made = !is_same(self.links, self.graph, at) && matches!(self.graph.node(at).op, Op::Call(_));
+            match self.graph.operands(at).first() {
+                Some(&operand) if made => at = self.definition(operand),
+                _ => return id,
+            }
+        }
+        at
+    }
+
     /// The names of what runs before a node by order edges; `None` if it never had any.
     fn predecessors(&self, id: NodeId) -> Option<Vec<&'a str>> {
         let mut names = Vec::new();
         for &before in self.before.get(&id)? {
-            // What a merged collective made is there when it is.
-            let mut before = self.definition(before);
-            while emit::element_of(self.graph, before).is_some_and(|of| self.graph.collective(of).is_some()) {
-                before = self.graph.operands(before)[0];
-            }
-            let name = self.name(before);
+            let name = self.name(self.unpacked(before));
             if !names.contains(&name) {
                 names.push(name);
             }
