@@ -201,7 +201,7 @@ fn all_gathers(list: &[(&str, &str, usize)]) -> Graph {
 }
 
 fn by_dim(kind: BucketKind, cap_bytes: usize) -> BucketOptions {
-    BucketOptions { by_dim: true, ..options(kind, cap_bytes) }
+    BucketOptions { by_dim: Some(true), ..options(kind, cap_bytes) }
 }
 
 #[test]
@@ -312,7 +312,7 @@ fn reduce_scatters(list: &[(&str, &str, usize)]) -> Graph {
 #[test]
 fn rows_29_and_30_scatters_of_several_dimensions() {
     let (rows, columns) = (("f32[8,8]", "f32[1,8]", 0), ("f32[8,8]", "f32[8,1]", 1));
-    let options = |by_dim| BucketOptions { by_dim, ..options(BucketKind::ReduceScatter, KIB) };
+    let options = |by_dim| BucketOptions { by_dim: Some(by_dim), ..options(BucketKind::ReduceScatter, KIB) };
     assert_eq!(buckets(&reduce_scatters(&[rows, rows]), &options(true)), "s0 s1");
     let four = reduce_scatters(&[rows, rows, columns, columns]);
     assert_eq!(buckets(&four, &options(true)), "s0 s1 | s2 s3");

@@ -52,7 +52,7 @@ fn of_ours(document: &Document, golden: &Value) -> Buckets {
         let mut options = BucketOptions::xla(kind);
         options.caps.cap_bytes = golden["threshold_bytes"].as_u64().into_iter().collect();
         options.caps.max_members = golden["threshold_count"].as_u64().map(|count| count as usize);
-        options.by_dim = golden["combine_by_dim"].as_bool().unwrap();
+        options.by_dim = golden["combine_by_dim"].as_bool();
         add(&mut buckets, graph, &plan(graph, &dependencies, &options));
     }
     buckets

@@ -123,6 +123,16 @@ pub enum Unpack {
     Copies,
 }
 
+/// What a collective counts with against a cap.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub enum Measure {
+    /// The larger of what goes in and what comes out.
+    #[default]
+    Larger,
+    /// What comes out, as XLA counts: of a scatter only this rank's share.
+    Result,
+}
+
 /// What to merge, and how.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct BucketOptions {
@@ -141,8 +151,11 @@ pub struct BucketOptions {
     pub mode: Mode,
     /// What unpacking hands out.
     pub unpack: Unpack,
-    /// Whether the dimension of a gather or scatter is part of the key, so that members agree on it.
-    pub by_dim: bool,
+    /// Whether the dimension of a gather or scatter is part of the key, so that members agree on it. If nothing is said:
+    /// in mode `coalesced`, where the others would have to be put in another order.
+    pub by_dim: Option<bool>,
+    /// What counts against the caps.
+    pub measure: Measure,
     /// Whether a boundary that the user set is part of the key.
     pub boundaries: bool,
     /// Only FSDP's collectives: a gather derived from exactly one parameter-like input, a scatter whose result reaches
@@ -170,7 +183,8 @@ impl BucketOptions {
             mixed_dtype: MixedDtype::default(),
             mode: if kind == BucketKind::Permute { Mode::Coalesced } else { Mode::default() },
             unpack: Unpack::default(),
-            by_dim: false,
+            by_dim: None,
+            measure: Measure::default(),
             boundaries: true,
             fsdp_only: false,
             in_loops: true,
@@ -192,6 +206,8 @@ impl BucketOptions {
             caps: Caps { cap_bytes: vec![(30 << 20) + 7], max_members: Some(2048) },
             mixed_dtype: if kind == BucketKind::AllGather { MixedDtype::Bytes } else { MixedDtype::Split },
             mode: Mode::Coalesced,
+            by_dim: Some(false),
+            measure: Measure::Result,
             boundaries: false,
             ..Self::new(kind)
         }
@@ -345,6 +361,16 @@ pub fn collective_bytes(graph: &Graph, id: NodeId) -> Option<u64> {
     Some(input.max(value(id)?))
 }
 
+/// Bytes a collective counts with against the caps. XLA knows no sizes but numbers.
+fn counted_bytes(graph: &Graph, id: NodeId, options: &BucketOptions) -> Option<u64> {
+    let result = || graph.tensor(id)?.bytes();
+    match (options.policy, options.measure) {
+        (Policy::Xla, Measure::Result) => result()?.as_const(),
+        (_, Measure::Result) => graph.likely_value(&result()?),
+        (_, Measure::Larger) => collective_bytes(graph, id),
+    }
+}
+
 /// A candidate as the selection sees it.
 pub(super) struct Entry {
     pub(super) key: BucketKey,
@@ -396,11 +422,9 @@ impl<'a> View<'a> {
                 Ok(wait) => {
                     let slot = dependencies.slot_of(id);
                     view.index[slot] = view.entries.len() as u32;
-                    // XLA knows no sizes but numbers.
-                    let result_bytes = || graph.tensor(id)?.bytes()?.as_const();
                     view.entries.push(Entry {
                         key: traits.key(graph, id, options),
-                        bytes: if options.policy == Policy::Xla { result_bytes() } else { bytes },
+                        bytes: counted_bytes(graph, id, options),
                         wait: dependencies.slot_of(wait),
                     });
                     None
@@ -496,7 +520,7 @@ impl Traits {
         let tensor = graph.tensor(id);
         let xla = options.policy == Policy::Xla;
         let kind = match collective.kind {
-            other if options.by_dim || (options.mode == Mode::Coalesced && !xla) => other,
+            other if options.by_dim.unwrap_or(options.mode == Mode::Coalesced) => other,
             CollectiveKind::AllGather { .. } => CollectiveKind::AllGather { dim: 0 },
             CollectiveKind::ReduceScatter { op, .. } => CollectiveKind::ReduceScatter { op, dim: 0 },
             other => other,
@@ -507,8 +531,8 @@ impl Traits {
         });
         let bytes_travel =
             options.mixed_dtype == MixedDtype::Bytes && options.kind == BucketKind::AllGather && known_size;
-        // One instruction of XLA takes any dtypes where nothing is reduced.
-        let any_dtype = bytes_travel || (xla && options.kind == BucketKind::Permute);
+        // Permutes are not packed.
+        let any_dtype = bytes_travel || options.kind == BucketKind::Permute;
         let extras = further_options(graph, id, xla);
         let boundary = graph.meta_of(id).key.as_deref().filter(|_| options.boundaries);
         BucketKey {

@@ -30,7 +30,6 @@ use super::control::move_control;
 use super::emit::Emitter;
 use super::filter::reads_size_only;
 use super::order::{Adjusted, Cycle, Members, Reordering, reorder};
-use super::select::Policy;
 use crate::ir::{Arg, Args, Collective, CollectiveKind, Dependencies, Dim, Graph, Meta, NodeId, Op, Order, Slot, Type};
 use indexmap::IndexSet;
 
@@ -251,7 +250,7 @@ impl<'a> Rewrite<'a> {
     fn run(&mut self, dependencies: &Dependencies, order: &Reordering) {
         // In mode `coalesced` the member's name lives on as an element of the list, and its wait with it. Before all
         // else, since a reader may be a member itself, and what it reads is packed.
-        if self.plan.options.mode == Mode::Concat || self.plan.options.policy == Policy::Xla {
+        if self.plan.options.mode == Mode::Concat || self.plan.options.by_dim == Some(false) {
             for &(collective, wait, reader) in &self.readers.below {
                 let operands = self.emit.graph.operands_mut(reader).iter_mut();
                 operands.filter(|operand| **operand == collective).for_each(|operand| *operand = wait);

@@ -1,6 +1,6 @@
 //! A list of passes with a text form, run in order, each verified and timed.
 
-use super::bucketing::{BucketKind, BucketOptions, BucketPlan, MixedDtype, Mode, Unpack, plan};
+use super::bucketing::{BucketKind, BucketOptions, BucketPlan, Measure, MixedDtype, Mode, Unpack, plan};
 use super::duplicates::{DuplicateStats, dedupe_collectives};
 use super::merge::{MergeError, MergeReport, merge};
 use super::select::Policy;
@@ -404,7 +404,14 @@ fn set_option(bucket: &mut BucketOptions, key: &str, value: &str) -> Result<bool
             }
         }
         "boundaries" => bucket.boundaries = switch(value)?,
-        "by-dim" => bucket.by_dim = switch(value)?,
+        "by-dim" => bucket.by_dim = Some(switch(value)?),
+        "measure" => {
+            bucket.measure = match value {
+                "larger" => Measure::Larger,
+                "result" => Measure::Result,
+                _ => return Err(choice("larger, result")),
+            }
+        }
         "fsdp-only" => bucket.fsdp_only = switch(value)?,
         "in-loops" => bucket.in_loops = switch(value)?,
         "groups" => bucket.groups = list(),
@@ -465,9 +472,11 @@ fn options_text(options: &BucketOptions) -> Vec<String> {
     add(options.mode != default.mode, format!("mode={mode}"));
     let mixed = if options.mixed_dtype == MixedDtype::Bytes { "bytes" } else { "split" };
     add(options.mixed_dtype != default.mixed_dtype, format!("mixed-dtype={mixed}"));
-    add(options.by_dim, "by-dim=on".to_owned());
-    let boundaries = if options.boundaries { "on" } else { "off" };
-    add(options.boundaries != default.boundaries, format!("boundaries={boundaries}"));
+    let on = |on: bool| if on { "on" } else { "off" };
+    add(options.by_dim != default.by_dim, format!("by-dim={}", on(options.by_dim.unwrap_or(false))));
+    let measure = if options.measure == Measure::Result { "result" } else { "larger" };
+    add(options.measure != default.measure, format!("measure={measure}"));
+    add(options.boundaries != default.boundaries, format!("boundaries={}", on(options.boundaries)));
     let unpack = if options.unpack == Unpack::Views { "views" } else { "copies" };
     add(options.unpack != default.unpack, format!("unpack={unpack}"));
     add(options.fsdp_only, "fsdp-only=on".to_owned());
@@ -511,6 +520,7 @@ mod tests {
             "bucket-all-gather{cap=31457287,policy=xla},bucket-permute{cap=1KiB,max-members=3,policy=xla}",
             "bucket-all-gather{cap=none,max-members=none,policy=xla,mixed-dtype=split,by-dim=on,boundaries=on}",
             "bucket-permute{cap=25MiB}",
+            "bucket-reduce-scatter{cap=1MiB,mode=coalesced,by-dim=off,measure=result}",
             "",
         ] {
             let pipeline: Pipeline = text.parse().unwrap();

@@ -7,7 +7,7 @@ use crate::talk;
 use anyhow::{Context, Result, bail};
 use bucketeer::formats::{Document, Format};
 use bucketeer::ir::Graph;
-use bucketeer::passes::bucketing::{BucketKind, BucketOptions, MixedDtype, Mode, Unpack, matches_pattern};
+use bucketeer::passes::bucketing::{BucketKind, BucketOptions, Measure, MixedDtype, Mode, Unpack, matches_pattern};
 use bucketeer::passes::select::{Caps, Policy};
 use bucketeer::passes::{Pass, Pipeline, format_bytes, parse_bytes};
 use std::path::{Path, PathBuf};
@@ -53,9 +53,13 @@ pub struct RewriteArgs {
     /// Whether gathers of different dtypes may travel together [default: split]
     #[arg(long)]
     mixed_dtype: Option<MixedWord>,
-    /// Keep gathers and scatters along different dimensions apart
+    /// Whether gathers and scatters along different dimensions are kept apart [default: off; in mode coalesced on; with
+    /// policy xla off]
+    #[arg(long, value_name = "on|off", num_args = 0..=1, require_equals = true, default_missing_value = "on")]
+    by_dim: Option<SwitchWord>,
+    /// What counts against a CAP [default: larger; with policy xla result]
     #[arg(long)]
-    by_dim: bool,
+    measure: Option<MeasureWord>,
     /// Whether boundaries that users set (`key=`, and in HLO text `combiner_key` and `collective_group_key`) keep
     /// collectives apart [default: on; with policy xla off, as in jaxlib 0.10.2]
     #[arg(long, value_name = "on|off", num_args = 0..=1, require_equals = true, default_missing_value = "on")]
@@ -93,7 +97,7 @@ pub struct RewriteArgs {
     /// The passes to run, in text form, instead of the options above
     #[arg(long, value_name = "TEXT", conflicts_with_all = [
         "all_gather", "reduce_scatter", "all_reduce", "broadcast", "all_to_all", "permute", "policy", "mode", "mixed_dtype",
-        "unpack", "by_dim", "boundaries", "first_bucket", "max_members", "max_member", "fsdp_only", "in_loops", "only_groups", "only", "except", "dedupe_collectives",
+        "unpack", "by_dim", "measure", "boundaries", "first_bucket", "max_members", "max_member", "fsdp_only", "in_loops", "only_groups", "only", "except", "dedupe_collectives",
     ])]
     pipeline: Option<String>,
     #[command(flatten)]
@@ -144,6 +148,14 @@ enum MixedWord {
     Split,
     /// Yes, as bytes
     Bytes,
+}
+
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+enum MeasureWord {
+    /// The larger of what goes in and what comes out
+    Larger,
+    /// What comes out, as XLA counts
+    Result,
 }
 
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
@@ -327,7 +339,12 @@ impl RewriteArgs {
             Some(PolicyWord::Adjacent) => Policy::Adjacent,
             Some(PolicyWord::Xla) => Policy::Xla,
         };
-        options.by_dim = self.by_dim;
+        options.by_dim = self.by_dim.map(|word| word == SwitchWord::On).or(options.by_dim);
+        options.measure = match self.measure {
+            None => options.measure,
+            Some(MeasureWord::Larger) => Measure::Larger,
+            Some(MeasureWord::Result) => Measure::Result,
+        };
         options.boundaries = self.boundaries.map_or(options.boundaries, |word| word == SwitchWord::On);
         options.mode = match self.mode {
             None => options.mode,

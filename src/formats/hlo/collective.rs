@@ -49,6 +49,11 @@ impl Opcode {
     }
 }
 
+/// Whether an instruction of this opcode may be a collective.
+pub(super) fn is_candidate(word: &str) -> bool {
+    word == "async-start" || Opcode::from_word(word.strip_suffix("-start").unwrap_or(word)).is_some()
+}
+
 /// A collective as the graph has it.
 pub(super) struct Decoded {
     pub op: Collective,

@@ -27,7 +27,7 @@ pub(super) fn instruction(printer: &Printer<'_>, id: NodeId, percent: &str, out:
     let shape = match printer.instruction(id) {
         // A wait that became something else has the shape it had.
         Some(old) => old.shape.of(printer.text).to_owned(),
-        None => shape_of(graph.type_of(id)),
+        None => shape_of(printer, graph.type_of(id)),
     };
     if let Op::Collective(_) = graph.node(id).op {
         return collective(printer, id, percent, out);
@@ -88,7 +88,7 @@ fn bits(
     parts.shape.push(Dim::Const(wide / narrow));
     let (first, second) =
         if then.dtype.bytes() == wide { ("bitcast-convert", "reshape") } else { ("reshape", "bitcast-convert") };
-    out.push_str(&format!("{indent}{percent}{helper} = {} {first}({})\n{line}", array(&parts), name(from)));
+    out.push_str(&format!("{indent}{percent}{helper} = {} {first}({})\n{line}", array(printer, &parts), name(from)));
     format!("{shape} {second}({percent}{helper})")
 }
 
@@ -128,9 +128,9 @@ fn collective(printer: &Printer<'_>, id: NodeId, percent: &str, out: &mut String
     let (Some(&first), Some(now)) = (members.first(), graph.collective(id)) else { return };
     let shape = match graph.type_of(id) {
         Type::Tuple(parts) => {
-            tuple(members.iter().zip(parts).map(|(member, part)| member_shape(member.shape.of(text), part)))
+            tuple(members.iter().zip(parts).map(|(member, part)| member_shape(printer, member, part)))
         }
-        ty => shape_of(ty),
+        ty => shape_of(printer, ty),
     };
     let operands =
         indexed(graph.collective_inputs(id).iter().map(|&input| format!("{percent}{}", printer.name(input))));
@@ -159,9 +159,10 @@ fn collective(printer: &Printer<'_>, id: NodeId, percent: &str, out: &mut String
 }
 
 /// The shape of a member's result, with its layout; one that travels with two dimensions swapped has another.
-fn member_shape(written: &str, ty: &Type) -> String {
+fn member_shape(printer: &Printer<'_>, member: &Instruction, ty: &Type) -> String {
+    let written = member.shape.of(printer.text);
     let same = shape::parse(written).is_ok_and(|then| then == *ty);
-    if same { written.to_owned() } else { shape_of(ty) }
+    if same { written.to_owned() } else { shape_of(printer, ty) }
 }
 
 /// The value of an attribute; empty if the instruction does not have it.
@@ -187,17 +188,20 @@ fn tuple(parts: impl Iterator<Item = String>) -> String {
     format!("({})", indexed(parts))
 }
 
-fn shape_of(ty: &Type) -> String {
+fn shape_of(printer: &Printer<'_>, ty: &Type) -> String {
     match ty {
-        Type::Tensor(tensor) => array(tensor),
-        Type::Tuple(parts) => tuple(parts.iter().map(shape_of)),
+        Type::Tensor(tensor) => array(printer, tensor),
+        Type::Tuple(parts) => tuple(parts.iter().map(|part| shape_of(printer, part))),
         Type::Token => "token[]".to_owned(),
         Type::Unknown | Type::SymInt(_) | Type::SymOther(_) => "opaque[]".to_owned(),
     }
 }
 
-fn array(tensor: &TensorType) -> String {
+/// A tensor's shape, in logical order where shapes have layouts.
+fn array(printer: &Printer<'_>, tensor: &TensorType) -> String {
     let sizes: Vec<String> = tensor.shape.iter().map(ToString::to_string).collect();
+    let order: Vec<String> = (0..sizes.len()).rev().map(|dim| dim.to_string()).collect();
+    let layout = if printer.layouts && !order.is_empty() { format!("{{{}}}", order.join(",")) } else { String::new() };
     // Dtypes without a word are never read, and passes convert to none.
-    format!("{}[{}]", shape::word(tensor.dtype).unwrap_or("opaque"), sizes.join(","))
+    format!("{}[{}]{layout}", shape::word(tensor.dtype).unwrap_or("opaque"), sizes.join(","))
 }

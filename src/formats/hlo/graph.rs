@@ -26,16 +26,17 @@
 
 use super::attributes::first_number;
 use super::calls::{self, Role, region_attributes};
-use super::collective::{Collectives, Decoded};
+use super::collective::{self, Collectives, Decoded};
 use super::error::Fault;
 use super::lex::Span;
-use super::module::Module;
+use super::module::{Module, is_call};
 use super::{domains, layout, shape};
 use crate::ir::{
     Arg, Args, ArgsId, ControlEdge, Graph, Name, Node, NodeId, Op, Region, RegionId, Strength, Type, TypeId,
 };
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
+use smallvec::SmallVec;
 use std::fmt::Write;
 
 /// Attributes that do not say what an instruction computes.
@@ -92,11 +93,13 @@ pub(super) fn build(text: &str, module: &Module) -> Result<(Graph, Links), Fault
     builder.finish()
 }
 
+type Operands = SmallVec<[NodeId; 8]>;
+
 struct Builder<'t> {
     text: &'t str,
     module: &'t Module,
     roles: Vec<Role>,
-    digests: Vec<u64>,
+    digests: Vec<u128>,
     collectives: Collectives<'t>,
     graph: Graph,
     links: Links,
@@ -183,6 +186,9 @@ impl<'t> Builder<'t> {
         let mut loose = vec![false; computation.instructions().len()];
         let word = |at: usize| module.instructions[at].opcode.of(text);
         let flies = |word: &str| word.ends_with("-start") || word.ends_with("-update");
+        if !computation.instructions().any(|at| flies(word(at))) {
+            return loose;
+        }
         if flies(word(computation.root as usize)) {
             loose[computation.root as usize - first] = true;
         }
@@ -211,7 +217,7 @@ impl<'t> Builder<'t> {
         let instruction = &self.module.instructions[at];
         let opcode = instruction.opcode.of(self.text);
         let ty = self.ty(instruction.shape)?;
-        let operands: Vec<NodeId> = self.module.operands(instruction).iter().map(|o| self.value(o.target)).collect();
+        let operands: Operands = self.module.operands(instruction).iter().map(|o| self.value(o.target)).collect();
         let name = self.node_name(instruction.name.of(self.text));
         match opcode {
             "parameter" => self.parameter(computation, at, name, ty)?,
@@ -223,6 +229,7 @@ impl<'t> Builder<'t> {
                 let alias = self.graph.intern("alias");
                 self.push(at, Op::Call(alias), name, ty, self.wait_args, &operands);
             }
+            _ if !collective::is_candidate(opcode) => self.call(at, name, ty, operands)?,
             _ => {
                 let known = self.graph.ty(ty).clone();
                 let decoded = self.collectives.decode(&mut self.graph, self.module, instruction, &known, domain)?;
@@ -337,7 +344,7 @@ impl<'t> Builder<'t> {
         }
     }
 
-    fn call(&mut self, at: usize, name: Name, ty: TypeId, mut operands: Vec<NodeId>) -> Result<(), Fault> {
+    fn call(&mut self, at: usize, name: Name, ty: TypeId, mut operands: Operands) -> Result<(), Fault> {
         let (text, module) = (self.text, self.module);
         let instruction = &module.instructions[at];
         let opcode = instruction.opcode.of(text);
@@ -362,7 +369,7 @@ impl<'t> Builder<'t> {
         }
         let mut buffer = std::mem::take(&mut self.buffer);
         buffer.clear();
-        let _ = write!(buffer, "{count}");
+        buffer.push_str(itoa::Buffer::new().format(count));
         for (key, callees) in &regions {
             let _ = write!(buffer, "|{key} {}", callees.len());
             operands.extend(callees.iter().map(|&callee| self.value(module.computations[callee].root)));
@@ -377,14 +384,17 @@ impl<'t> Builder<'t> {
             if NOTES.contains(&key) || regions.iter().any(|(region, _)| *region == key) {
                 continue;
             }
-            let separator = if buffer.len() > start { ", " } else { "" };
-            let _ = write!(buffer, "{separator}{key}=");
-            let mut called = module.called(attribute.value).peekable();
-            if called.peek().is_none() {
-                buffer.push_str(attribute.value.of(text));
+            if buffer.len() > start {
+                buffer.push_str(", ");
             }
-            for callee in called {
-                let _ = write!(buffer, "#{:016x}", self.digests[callee]);
+            buffer.push_str(key);
+            buffer.push('=');
+            if !is_call(key) {
+                buffer.push_str(attribute.value.of(text));
+                continue;
+            }
+            for callee in module.called(attribute.value) {
+                let _ = write!(buffer, "#{:032x}", self.digests[callee]);
             }
         }
         let args = match self.args.get(buffer.as_str()) {

@@ -93,6 +93,11 @@ const CALLS: &[&str] = &[
     "scatter",
 ];
 
+/// Whether an attribute of this name names computations.
+pub(super) fn is_call(key: &str) -> bool {
+    CALLS.contains(&key)
+}
+
 impl Module {
     pub(super) fn operands(&self, instruction: &Instruction) -> &[Operand] {
         &self.operands[instruction.operands.0 as usize..instruction.operands.1 as usize]
@@ -389,7 +394,7 @@ impl<'a> Reader<'a> {
     fn names_in(&mut self, attribute: Attribute) -> Result<(), Fault> {
         let text = self.cursor.text;
         let key = attribute.key.of(text);
-        let is_call = CALLS.contains(&key);
+        let is_call = is_call(key);
         if !is_call && key != "control-predecessors" {
             return Ok(());
         }

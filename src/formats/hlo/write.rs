@@ -58,6 +58,8 @@ pub(super) struct Printer<'a> {
     pub module: &'a Module,
     pub links: &'a Links,
     pub graph: &'a Graph,
+    /// Whether shapes of the text have layouts.
+    pub layouts: bool,
     /// By region: whether a node of it changed.
     touched: Vec<bool>,
     /// By node: what has to run before it, by order edges. Only nodes that have such edges, now or before, are there.
@@ -86,7 +88,8 @@ impl<'a> Printer<'a> {
         for &id in &links.order {
             by_name.insert(graph.text(links.nodes[id.index()].name), id);
         }
-        Self { text, module, links, graph, touched, before, by_name }
+        let layouts = module.instructions.iter().any(|instruction| instruction.shape.of(text).contains("]{"));
+        Self { text, module, links, graph, layouts, touched, before, by_name }
     }
 
     /// The instruction that a node was read from.
@@ -220,7 +223,7 @@ impl<'a, 'o> Body<'a, 'o> {
             if self.printer.graph.node(id).op == Op::Input || !self.has_line(id) {
                 continue;
             }
-            self.parameters_above(self.place(id));
+            self.parameters_on_top();
             for &operand in self.printer.graph.operands(id) {
                 let operand = self.printer.definition(operand);
                 if self.printer.graph.node(operand).op == Op::Input
@@ -240,8 +243,8 @@ impl<'a, 'o> Body<'a, 'o> {
         at.map(|at| at as usize - self.first)
     }
 
-    /// Prints the parameters that stood above an instruction, if it is the next of the text: one that has not moved up.
-    fn parameters_above(&mut self, at: Option<usize>) {
+    /// Prints the parameters that stood above all that is still to be printed.
+    fn parameters_on_top(&mut self) {
         let is_parameter = |body: &Self, at: usize| {
             let id = body.printer.links.first[body.first + at];
             id != NONE && body.printer.graph.node(NodeId::from_index(id as usize)).op == Op::Input
@@ -249,9 +252,7 @@ impl<'a, 'o> Body<'a, 'o> {
         while self.low < self.printed.len() && (self.printed[self.low] || is_parameter(self, self.low)) {
             self.low += 1;
         }
-        if at == Some(self.low) {
-            self.parameters_up_to(self.low);
-        }
+        self.parameters_up_to(self.low);
     }
 
     fn parameters_up_to(&mut self, end: usize) {
