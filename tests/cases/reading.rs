@@ -1,7 +1,7 @@
 //! Stage `read`.
 
 use crate::common::rewrite::{ALL, read, read_fx, rewrite, rewrite_graph, sketch};
-use bucketeer::formats::GroupsFile;
+use bucketeer::formats::{Document, GroupsFile};
 use bucketeer::ir::{GlobalRank, Variant, verify};
 use bucketeer::passes::Pipeline;
 use bucketeer::passes::bucketing::Reason;
@@ -72,4 +72,41 @@ fn read_2_a_group_named_by_its_ranks_is_the_group_that_is_known_to_have_them() {
     // On other ranks the group of that name is another one.
     assert!(merged("{\"0\": [[0, 1], [2, 3]]}").is_empty());
     assert!(merged("{\"0\": [[1, 2]]}").is_empty());
+}
+
+/// A module with these lines behind its parameters, in line 9 and on.
+fn hlo(lines: &str) -> String {
+    format!(
+        "HloModule m\n\nadd {{\n  a = f32[] parameter(0)\n  b = f32[] parameter(1)\n  ROOT c = f32[] add(a, b)\n}}\n\
+         ENTRY main {{\n  %x = f32[8,4]{{0,1}} parameter(0)\n  %y = f32[8,4]{{1,0}} parameter(1)\n{lines}\n}}\n"
+    )
+}
+
+#[test]
+fn read_1_faulty_group_lists_are_one_error_each_with_its_place() {
+    for (groups, problem) in [
+        ("[2,2]<=[16]", "2 groups of 2 are 4 devices, but these sizes multiply to 16"),
+        ("mesh['a'=2,'b'=2] {'zz'}", "the mesh has no axis `zz`"),
+        ("{{0,1},{1,2}}", "device 1 is in these groups twice"),
+    ] {
+        let text = hlo(&format!("  %s = f32[8,4]{{0,1}} all-reduce(%x), replica_groups={groups}, to_apply=%add"));
+        let error = Document::read(text.into_bytes()).map(drop).unwrap_err();
+        assert_eq!(error.what(), problem);
+        let place = error.place().unwrap();
+        assert_eq!(place.line, 11);
+        assert!(place.source_line.contains(groups) && place.column > 40, "{place:?}");
+        assert!(error.expected().is_some());
+    }
+}
+
+#[test]
+fn lay_1_a_pinned_layout_and_none_stay_apart_and_are_kept() {
+    let text = hlo("  %s = f32[8,4]{0,1} all-reduce(%x), constrain_layout=true, to_apply=%add\n  \
+         %t = f32[8,4]{1,0} all-reduce(%y), to_apply=%add\n  \
+         ROOT %o = (f32[8,4]{0,1}, f32[8,4]{1,0}) tuple(%s, %t)");
+    let mut document = Document::read(text.clone().into_bytes()).unwrap();
+    let pipeline: Pipeline = "bucket-all-reduce{cap=none,mode=coalesced}".parse().unwrap();
+    let reports = pipeline.run(&mut document.graphs_mut()[0]).unwrap();
+    assert!(reports.iter().all(|report| !report.changed()));
+    assert_eq!(String::from_utf8(document.print()).unwrap(), text);
 }

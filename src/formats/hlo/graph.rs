@@ -74,6 +74,8 @@ impl Links {
 
     fn remember(&mut self, graph: &Graph) {
         self.order = graph.order().to_vec();
+        self.nodes.reserve_exact(graph.arena_len());
+        self.operand_ends.reserve_exact(graph.arena_len());
         for index in 0..graph.arena_len() {
             let id = NodeId::from_index(index);
             self.nodes.push(*graph.node(id));
@@ -124,6 +126,7 @@ impl<'t> Builder<'t> {
         let wait_args = graph.intern_args(Args::positional(vec![Arg::Operand(0)]));
         let count = module.instructions.len();
         let links = Links {
+            instruction: Vec::with_capacity(count + count / 8),
             first: vec![NONE; count],
             value: vec![NONE; count],
             region: vec![None; module.computations.len()],

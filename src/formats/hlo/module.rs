@@ -231,6 +231,10 @@ impl<'a> Reader<'a> {
         self.cursor.take(b'\n');
         let first = self.module.instructions.len();
         let body = self.cursor.at;
+        // A large table takes long to clear, and computations may be many.
+        if self.names.capacity() > 4096 {
+            self.names = HashMap::default();
+        }
         self.names.clear();
         let mut root = None;
         loop {
