@@ -141,6 +141,26 @@ fn what_needs_a_member_early_moves_down_and_parameters_stay() {
 }
 
 #[test]
+fn what_moves_nothing_goes_and_what_is_sent_twice_is_sent_once() {
+    let text = "HloModule m, replica_count=2\n\nsum {\n  a = f32[] parameter(0)\n  b = f32[] parameter(1)\n  \
+                ROOT c = f32[] add(a, b)\n}\n\nENTRY main {\n  x = f32[4] parameter(0)\n  y = f32[0] parameter(1)\n  \
+                r = f32[4] all-reduce(x), replica_groups={{0},{1}}, to_apply=sum\n  \
+                s = f32[4] all-reduce(x), replica_groups={{0,1}}, to_apply=sum\n  \
+                t = f32[4] all-reduce(x), replica_groups={{0,1}}, to_apply=sum\n  \
+                e = f32[0] all-gather(y), replica_groups={{0,1}}, dimensions={0}, control-predecessors={r}\n  \
+                ROOT o = (f32[4], f32[4], f32[4], f32[0]) tuple(r, s, t, e)\n}\n";
+    let printed = rewritten(text.as_bytes().to_vec(), "dedupe-waits,fold-trivial,dedupe-collectives");
+    let body = printed.split("ENTRY").nth(1).unwrap();
+    assert_eq!(
+        body,
+        " main {\n  x = f32[4] parameter(0)\n  y = f32[0] parameter(1)\n  \
+         s = f32[4] all-reduce(x), replica_groups={{0,1}}, to_apply=sum\n  \
+         e = f32[0] iota(), iota_dimension=0, control-predecessors={x}\n  \
+         ROOT o = (f32[4], f32[4], f32[4], f32[0]) tuple(x, s, s, e)\n}\n"
+    );
+}
+
+#[test]
 fn every_rewrite_of_every_shared_fixture_is_proven_from_its_text() {
     let Some(shared) = files::shared() else { return };
     let mut merged = 0;
@@ -195,7 +215,7 @@ fn our_policy_leaves_no_more_collectives_than_xla_at_the_same_caps() {
                 path.file_stem().unwrap().display()
             );
             let pass = |kind: &str, policy: &str| {
-                let mixed = if kind == "all-gather" { ",mixed-dtype=bytes" } else { "" };
+                let mixed = if matches!(kind, "all-gather" | "permute") { ",mixed-dtype=bytes" } else { "" };
                 format!(
                     "bucket-{kind}{{cap={cap},policy={policy},mode=coalesced,by-dim=off,measure=result,max-members=2048,boundaries=off{mixed}}}"
                 )

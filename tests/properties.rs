@@ -135,7 +135,7 @@ proptest! {
                     let facts: HashSet<_> = bucket.members.iter().map(|member| {
                         let id = member.collective;
                         let (collective, tensor) = (graph.collective(id).unwrap(), graph.tensor(id).unwrap());
-                        let dtype = (options.mixed_dtype == MixedDtype::Split || kind != BucketKind::AllGather).then_some(tensor.dtype);
+                        let dtype = (options.mixed_dtype == MixedDtype::Split || !kind.mixes_dtypes()).then_some(tensor.dtype);
                         (collective.kind.name(), collective.kind.reduce_op(), collective.group, collective.variant,
                          dtype, tensor.device.clone(), graph.node(id).region, graph.meta_of(id).key.clone())
                     }).collect();

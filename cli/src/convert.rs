@@ -8,8 +8,8 @@ use std::path::PathBuf;
 
 /// Writes a graph in another form
 ///
-/// Without --to, the ending of OUT decides: .txt and .py are FX text, .hlo is HLO text, .bkt is native text, .json is JSON. Gzip is
-/// read, never written.
+/// Without --to, the ending of OUT decides: .txt and .py are FX text, .hlo is HLO text, .bkt is native text, .json is
+/// JSON. Gzip is read, never written.
 #[derive(Debug, clap::Args)]
 pub struct ConvertArgs {
     /// The file to read; `-` is stdin
@@ -55,7 +55,8 @@ pub fn run(arguments: &ConvertArgs) -> Result<Verdict> {
         None => match Format::of_extension(extension) {
             Some(format) => format,
             None => bail!(
-                "no form given: `{}` ends in none of .txt, .py (FX), .hlo (HLO), .bkt (native), .json; say --to fx, hlo, native or json",
+                "no form given: `{}` ends in none of .txt, .py (FX), .hlo (HLO), .bkt (native), .json; say --to fx, hlo, \
+                 native or json",
                 arguments.out.display()
             ),
         },

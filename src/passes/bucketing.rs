@@ -70,6 +70,12 @@ impl BucketKind {
         }
     }
 
+    /// Whether members of several dtypes may travel together: where nothing is reduced or sorted by rank.
+    #[must_use]
+    pub const fn mixes_dtypes(self) -> bool {
+        matches!(self, Self::AllGather | Self::Permute)
+    }
+
     /// Whether `rewrite` merges the kind unasked.
     #[must_use]
     pub const fn is_default(self) -> bool {
@@ -96,7 +102,8 @@ pub enum MixedDtype {
     /// No: the dtype is part of the key.
     #[default]
     Split,
-    /// Yes, as bytes in one buffer, each member aligned to its own element size. Gathers only: bytes cannot be summed.
+    /// Yes, as bytes in one buffer, each member aligned to its own element size; permutes as they are. Gathers and permutes
+    /// only: bytes cannot be summed.
     /// Members of symbolic size travel with others of their dtype and of symbolic size.
     Bytes,
 }
@@ -204,7 +211,7 @@ impl BucketOptions {
         Self {
             policy: Policy::Xla,
             caps: Caps { cap_bytes: vec![(30 << 20) + 7], max_members: Some(2048) },
-            mixed_dtype: if kind == BucketKind::AllGather { MixedDtype::Bytes } else { MixedDtype::Split },
+            mixed_dtype: if kind.mixes_dtypes() { MixedDtype::Bytes } else { MixedDtype::Split },
             mode: Mode::Coalesced,
             by_dim: Some(false),
             measure: Measure::Result,
@@ -214,8 +221,8 @@ impl BucketOptions {
     }
 
     /// Whether a second look at a graph could find more than the first: `adjacent` drops members that its own merges
-    /// make neighbours, `xla` ends buckets that a later one could fill, and a list of caps begins again at its head. A graph that has merged collectives of the kind is
-    /// left alone then, so that a run on its own output changes nothing.
+    /// make neighbours, `xla` ends buckets that a later one could fill, and a list of caps begins again at its head. A
+    /// graph that has merged collectives of the kind is left alone then, so that a run on its own output changes nothing.
     fn looks_once(&self) -> bool {
         self.policy != Policy::Greedy || self.caps.cap_bytes.windows(2).any(|caps| caps[0] != caps[1])
     }
@@ -532,14 +539,14 @@ impl Traits {
         let bytes_travel =
             options.mixed_dtype == MixedDtype::Bytes && options.kind == BucketKind::AllGather && known_size;
         // Permutes are not packed.
-        let any_dtype = bytes_travel || options.kind == BucketKind::Permute;
+        let permutes = options.mixed_dtype == MixedDtype::Bytes && options.kind == BucketKind::Permute;
         let extras = further_options(graph, id, xla);
         let boundary = graph.meta_of(id).key.as_deref().filter(|_| options.boundaries);
         BucketKey {
             kind,
             variant: collective.variant,
             group: same_ranks(graph, collective.group),
-            dtype: if any_dtype { None } else { tensor.map(|t| t.dtype) },
+            dtype: if bytes_travel || permutes { None } else { tensor.map(|t| t.dtype) },
             region: graph.node(id).region,
             device: number(&mut self.devices, tensor.and_then(|t| t.device.as_deref())),
             boundary: number(&mut self.boundaries, boundary),

@@ -388,8 +388,8 @@ fn set_option(bucket: &mut BucketOptions, key: &str, value: &str) -> Result<bool
         "mixed-dtype" => {
             bucket.mixed_dtype = match value {
                 "split" => MixedDtype::Split,
-                "bytes" if bucket.kind != BucketKind::AllGather => {
-                    return Err("only gathers may travel as bytes".to_owned());
+                "bytes" if !bucket.kind.mixes_dtypes() => {
+                    return Err("only gathers and permutes may travel as bytes".to_owned());
                 }
                 "bytes" => MixedDtype::Bytes,
                 _ => return Err(choice("split, bytes")),

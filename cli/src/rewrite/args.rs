@@ -96,8 +96,9 @@ pub struct RewriteArgs {
     dedupe_collectives: bool,
     /// The passes to run, in text form, instead of the options above
     #[arg(long, value_name = "TEXT", conflicts_with_all = [
-        "all_gather", "reduce_scatter", "all_reduce", "broadcast", "all_to_all", "permute", "policy", "mode", "mixed_dtype",
-        "unpack", "by_dim", "measure", "boundaries", "first_bucket", "max_members", "max_member", "fsdp_only", "in_loops", "only_groups", "only", "except", "dedupe_collectives",
+        "all_gather", "reduce_scatter", "all_reduce", "broadcast", "all_to_all", "permute", "policy", "mode",
+        "mixed_dtype", "unpack", "by_dim", "measure", "boundaries", "first_bucket", "max_members", "max_member", "fsdp_only",
+        "in_loops", "only_groups", "only", "except", "dedupe_collectives",
     ])]
     pipeline: Option<String>,
     #[command(flatten)]
@@ -308,9 +309,9 @@ impl RewriteArgs {
             Some((text, _)) => bail!("--max-members `{text}`: expected a whole number of at least 1"),
         };
         if self.mixed_dtype.is_some_and(|word| matches!(word, MixedWord::Bytes))
-            && !chosen.iter().any(|(kind, _)| *kind == BucketKind::AllGather)
+            && !chosen.iter().any(|(kind, _)| kind.mixes_dtypes())
         {
-            bail!("--mixed-dtype `bytes`: only gathers may travel as bytes, and --all-gather is not asked for");
+            bail!("--mixed-dtype `bytes`: only gathers and permutes may travel as bytes, and neither is asked for");
         }
         let sizes = Sizes { first, max_members, max_member_bytes };
         chosen.into_iter().map(|(kind, list)| self.options(kind, list, &sizes)).collect()
@@ -358,7 +359,7 @@ impl RewriteArgs {
             Some(ModeWord::Coalesced) => Mode::Coalesced,
         };
         options.mixed_dtype = match self.mixed_dtype {
-            Some(MixedWord::Bytes) if kind == BucketKind::AllGather => MixedDtype::Bytes,
+            Some(MixedWord::Bytes) if kind.mixes_dtypes() => MixedDtype::Bytes,
             None => options.mixed_dtype,
             Some(MixedWord::Split | MixedWord::Bytes) => MixedDtype::Split,
         };

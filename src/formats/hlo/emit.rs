@@ -81,7 +81,10 @@ fn bits(
     let begun = out.rfind('\n').map_or(0, |newline| newline + 1);
     let line = out.split_off(begun);
     let indent = &line[..line.len() - line.trim_start().len()];
-    let helper = format!("{}.bits", printer.graph.name_of(id));
+    let mut helper = format!("{}.bits", graph.name_of(id));
+    while graph.names().find(&helper).is_some() {
+        helper.push('_');
+    }
     let outer = if then.dtype.bytes() == wide { then } else { now };
     let mut parts =
         TensorType { dtype: if then.dtype.bytes() == wide { now.dtype } else { then.dtype }, ..outer.clone() };
@@ -125,7 +128,11 @@ fn collective(printer: &Printer<'_>, id: NodeId, percent: &str, out: &mut String
     let Printer { text, module, graph, .. } = *printer;
     let members = printer.members(id);
     let is_tuple = matches!(graph.type_of(id), Type::Tuple(_));
-    let (Some(&first), Some(now)) = (members.first(), graph.collective(id)) else { return };
+    let (Some(&first), Some(now)) = (members.first(), graph.collective(id)) else {
+        // Passes make none that say of no instruction that it is in them.
+        out.push_str("// bucketeer: this collective cannot be said in HLO text");
+        return;
+    };
     let shape = match graph.type_of(id) {
         Type::Tuple(parts) => {
             tuple(members.iter().zip(parts).map(|(member, part)| member_shape(printer, member, part)))

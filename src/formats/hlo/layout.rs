@@ -7,7 +7,7 @@ use super::module::{Instruction, Module};
 use crate::ir::{Arg, Args, Dim, TensorType, Type};
 
 /// The opcodes that [`operator`] looks at.
-pub(super) const MOVES: &[&str] = &["reshape", "bitcast", "copy", "transpose", "concatenate", "slice"];
+pub(super) const MOVES: &[&str] = &["reshape", "bitcast", "copy", "transpose", "concatenate", "slice", "iota"];
 
 /// The operator and its arguments that mean what an instruction does; `None` if there is none.
 pub(super) fn operator(
@@ -18,6 +18,11 @@ pub(super) fn operator(
     ty: &Type,
 ) -> Option<(&'static str, Args)> {
     let tensor = ty.as_tensor()?;
+    if instruction.opcode.of(text) == "iota" {
+        // What has no elements has no value.
+        let args = || Some(Args::positional(vec![sizes(tensor)?, Arg::Int(0)]));
+        return Some(("aten.full.default", args()?)).filter(|_| tensor.elements() == Some(Dim::Const(0)));
+    }
     let input = operands.first()?.as_tensor()?;
     let one = |positional: Vec<Arg>| Args::positional([vec![Arg::Operand(0)], positional].concat());
     let attribute = |key: &str| module.attribute(text, instruction, key).map(|value| value.of(text));

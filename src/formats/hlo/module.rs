@@ -244,6 +244,11 @@ impl<'a> Reader<'a> {
                 break;
             }
             self.instruction(lead)?;
+            if self.names.len() == 4096 {
+                // Growing a large table looks at all names again. The rest may be as dense as the text was so far.
+                let read = self.cursor.at - body;
+                self.names.reserve(self.cursor.rest().len() / (read / 4096).max(16));
+            }
             let index = self.module.instructions.len() - 1;
             let instruction = &self.module.instructions[index];
             if instruction.is_root && root.replace(index).is_some() {

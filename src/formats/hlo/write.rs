@@ -345,7 +345,7 @@ impl<'a, 'o> Body<'a, 'o> {
             if let Some(nth) = stated {
                 let attribute = module.attributes(old)[nth];
                 // The comma before it goes with it.
-                let comma = text[..attribute.key.at()].trim_ascii_end().len() - 1;
+                let comma = text[..attribute.key.at()].rfind(',').unwrap_or(attribute.key.at());
                 let from = if now.is_empty() { comma } else { attribute.value.at() };
                 self.out.push_str(&text[copied..from]);
                 copied = attribute.value.end as usize;
