@@ -224,3 +224,31 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn more_groups_than_any_module_has_are_refused() {
+    let all_reduces = |count: u32| {
+        let line = |nth: u32| {
+            let (a, b) = (2 * nth, 2 * nth + 1);
+            format!("  %s{nth} = f32[8] all-reduce(%x), replica_groups={{{{{a},{b}}}}}, to_apply=%add\n")
+        };
+        let lines: String = (0..count).map(line).collect();
+        module(&format!("  %x = f32[8] parameter(0)\n{lines}")).replace(", replica_count=4", "")
+    };
+    assert!(Document::read(all_reduces(4096).into_bytes()).is_ok());
+    assert_eq!(fault(&all_reduces(4097)).2, "the module has more than 4096 different groups");
+}
+
+#[test]
+fn many_computations_may_use_the_same_names() {
+    let mut text = "HloModule m\n".to_owned();
+    let (mut calls, mut last) = (String::new(), "x".to_owned());
+    for nth in 0..20_000 {
+        text += &format!("f{nth} {{\n  x = f32[] parameter(0)\n  ROOT y = f32[] negate(x)\n}}\n");
+        calls += &format!("  c{nth} = f32[] call({last}), to_apply=f{nth}\n");
+        last = format!("c{nth}");
+    }
+    text += &format!("ENTRY main {{\n  x = f32[] parameter(0)\n{calls}}}\n");
+    let document = Document::read(text.into_bytes()).unwrap();
+    assert_eq!(document.graphs()[0].regions().len(), 20_001);
+}

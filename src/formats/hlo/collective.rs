@@ -13,6 +13,9 @@ use rustc_hash::FxBuildHasher;
 /// Most device numbers that the groups of a module may have together, once they are written out.
 const MAX_LISTED: usize = 1 << 24;
 
+/// Most groups of a module that differ.
+const MAX_GROUPS: usize = 4096;
+
 /// What the numbers in `replica_groups` count.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum Mode {
@@ -293,6 +296,10 @@ impl<'t> Collectives<'t> {
             return Err(Fault::new(at.at(), problem, "fewer groups"));
         }
         let next = self.by_members.len();
+        if next == MAX_GROUPS {
+            let problem = format!("the module has more than {MAX_GROUPS} different groups");
+            return Err(Fault::new(at.at(), problem, "fewer"));
+        }
         let group = match self.by_members.get(&lists) {
             Some(&known) => known,
             None => {

@@ -115,8 +115,9 @@ struct Builder<'t> {
     /// By opcode.
     targets: HashMap<&'t str, Name, FxBuildHasher>,
     wait_args: ArgsId,
-    /// By name: whether a node has it.
+    /// By name: whether a node has it, and the next number to try where one has.
     used: Vec<bool>,
+    numbers: HashMap<Name, u32, FxBuildHasher>,
     buffer: String,
 }
 
@@ -148,6 +149,7 @@ impl<'t> Builder<'t> {
             targets: HashMap::default(),
             wait_args,
             used: Vec::new(),
+            numbers: HashMap::default(),
             buffer: String::new(),
         })
     }
@@ -269,7 +271,7 @@ impl<'t> Builder<'t> {
         if !std::mem::replace(&mut self.used[name.index()], true) {
             return name;
         }
-        let name = self.graph.fresh_name(stem, &mut 1);
+        let name = self.graph.fresh_name(stem, self.numbers.entry(name).or_insert(1));
         self.used.resize(self.graph.names().len(), false);
         self.used[name.index()] = true;
         name
