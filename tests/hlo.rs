@@ -110,3 +110,31 @@ fn bodies_of_loops_branches_and_calls_are_regions_and_those_of_fusions_are_not()
     let names = |graph: &Graph| graph.order().iter().map(|&id| graph.args_of(id).clone()).collect::<Vec<_>>();
     assert_ne!(names(&graph), names(&self::graph(&other)), "what a fusion calls is part of it");
 }
+
+#[test]
+fn what_acts_on_the_world_outside_cannot_go_unnoticed() {
+    let text = "HloModule m, replica_count=2\nbody { p = f32[4] parameter(0)\n\
+                c = f32[4] custom-call(p), custom_call_target=\"log\", custom_call_has_side_effect=true\n\
+                ROOT r = f32[4] negate(p) }\n\
+                ENTRY main { x = f32[4] parameter(0)\n k = token[] after-all()\n\
+                o = token[] outfeed(x, k), outfeed_shape=f32[4]\n ROOT y = f32[4] call(x), to_apply=body }\n";
+    let before = graph(text);
+    verify(&before).unwrap();
+    let custom = "c = f32[4] custom-call(p), custom_call_target=\"log\", custom_call_has_side_effect=true\n";
+    let outfeed = "o = token[] outfeed(x, k), outfeed_shape=f32[4]\n";
+    for gone in [custom, outfeed] {
+        let after = graph(&text.replace(gone, ""));
+        assert!(!bucketeer::check::prove(&before, &after).is_equal(), "without {gone}");
+    }
+    // What has no effect and no reader may go.
+    let dead = text.replace(" k = token", " d = f32[4] negate(x)\n k = token");
+    assert!(bucketeer::check::prove(&graph(&dead), &before).is_equal());
+}
+
+#[test]
+fn a_reduction_whose_root_is_a_parameter_is_none() {
+    let text = "HloModule m, replica_count=2\nfirst { a = f32[] parameter(0)\n ROOT b = f32[] parameter(1)\n\
+                c = f32[] add(a, b) }\nENTRY main { x = f32[4] parameter(0)\n\
+                ROOT s = f32[4] all-reduce(x), replica_groups={}, to_apply=first }\n";
+    assert!(graph(text).order().iter().all(|&id| graph(text).collective(id).is_none()));
+}

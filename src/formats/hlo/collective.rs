@@ -166,7 +166,8 @@ impl<'t> Collectives<'t> {
             }
             _ => return Ok(None),
         };
-        let channel = attribute("channel_id").is_some();
+        // XLA takes 0 as none.
+        let channel = attribute("channel_id").is_some_and(|value| value.of(text) != "0");
         let global = attribute("use_global_device_ids").is_some_and(|value| value.of(text) == "true");
         let mode = match (channel, global, opcode) {
             (false, ..) => Mode::Replicas,
@@ -239,7 +240,7 @@ impl<'t> Collectives<'t> {
             let targets: Vec<u32> = module.operands(root).iter().map(|operand| operand.target).collect();
             let first = computation.first;
             let of_both = targets == [first, first + 1] || targets == [first + 1, first];
-            if !is_parameter(a) || !is_parameter(b) || !of_both {
+            if !is_parameter(a) || !is_parameter(b) || !of_both || computation.root != first + 2 {
                 return None;
             }
             Some(match root.opcode.of(text) {

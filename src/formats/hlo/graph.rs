@@ -21,6 +21,9 @@
 //! Regions return their root to the instruction that calls them, which has it as an operand. So a region stands above
 //! all that depends on it, and two modules are equal only if their bodies are, as functions of their parameters.
 //!
+//! What acts on the world outside (`send`, `outfeed`, custom calls that say so) is an operand of the output, or of the
+//! instruction that calls the region it is in, so that none can go unnoticed.
+//!
 //! HLO has no effects on memory and no order beside operands and `control-predecessors`, which become order edges.
 //! Metadata is no part of the graph, but for `op_name` of collectives.
 
@@ -41,6 +44,9 @@ use std::fmt::Write;
 
 /// Attributes that do not say what an instruction computes.
 const NOTES: &[&str] = &["metadata", "origin", "statistics", "control-predecessors"];
+
+/// Opcodes that act on the world outside.
+const EFFECTS: &[&str] = &["send", "send-done", "recv", "recv-done", "infeed", "outfeed"];
 
 /// No instruction, no node.
 pub(super) const NONE: u32 = u32::MAX;
@@ -106,6 +112,8 @@ struct Builder<'t> {
     graph: Graph,
     links: Links,
     region: RegionId,
+    /// By computation: what in it acts on the world outside.
+    effects: Vec<Vec<NodeId>>,
     /// Inputs by their numbers.
     inputs: Vec<(u64, NodeId)>,
     nodes: Vec<NodeId>,
@@ -142,6 +150,7 @@ impl<'t> Builder<'t> {
             graph,
             links,
             region: RegionId::ROOT,
+            effects: vec![Vec::new(); module.computations.len()],
             inputs: Vec::new(),
             nodes: Vec::new(),
             types: HashMap::default(),
@@ -234,13 +243,13 @@ impl<'t> Builder<'t> {
                 let alias = self.graph.intern("alias");
                 self.push(at, Op::Call(alias), name, ty, self.wait_args, &operands);
             }
-            _ if !collective::is_candidate(opcode) => self.call(at, name, ty, operands)?,
+            _ if !collective::is_candidate(opcode) => self.call(computation, at, name, ty, operands)?,
             _ => {
                 let known = self.graph.ty(ty).clone();
                 let decoded = self.collectives.decode(&mut self.graph, self.module, instruction, &known, domain)?;
                 match decoded.filter(|decoded| may_fly || !decoded.starts) {
                     Some(decoded) => self.collective(at, name, decoded, &operands),
-                    None => self.call(at, name, ty, operands)?,
+                    None => self.call(computation, at, name, ty, operands)?,
                 }
             }
         }
@@ -349,7 +358,14 @@ impl<'t> Builder<'t> {
         }
     }
 
-    fn call(&mut self, at: usize, name: Name, ty: TypeId, mut operands: Operands) -> Result<(), Fault> {
+    fn call(
+        &mut self,
+        computation: usize,
+        at: usize,
+        name: Name,
+        ty: TypeId,
+        mut operands: Operands,
+    ) -> Result<(), Fault> {
         let (text, module) = (self.text, self.module);
         let instruction = &module.instructions[at];
         let opcode = instruction.opcode.of(text);
@@ -379,6 +395,14 @@ impl<'t> Builder<'t> {
             let _ = write!(buffer, "|{key} {}", callees.len());
             operands.extend(callees.iter().map(|&callee| self.value(module.computations[callee].root)));
         }
+        let inner = operands.len();
+        for &callee in regions.iter().flat_map(|(_, callees)| callees) {
+            operands.extend(self.effects[callee].iter().copied());
+        }
+        let effects = operands.len() - inner;
+        if effects > 0 {
+            let _ = write!(buffer, "|effects {effects}");
+        }
         buffer.push('|');
         let start = buffer.len();
         if opcode == "constant" {
@@ -405,7 +429,7 @@ impl<'t> Builder<'t> {
         let args = match self.args.get(buffer.as_str()) {
             Some(&known) => known,
             None => {
-                let args = call_args(count, &regions, &buffer[start..]);
+                let args = call_args(count, &regions, effects, &buffer[start..]);
                 let id = self.graph.intern_args(args);
                 self.args.insert(buffer.as_str().into(), id);
                 id
@@ -413,7 +437,11 @@ impl<'t> Builder<'t> {
         };
         self.buffer = buffer;
         let target = self.target(opcode);
-        self.push(at, target, name, ty, args, &operands);
+        let id = self.push(at, target, name, ty, args, &operands);
+        let says_so = || module.attribute(text, instruction, "custom_call_has_side_effect").is_some();
+        if effects > 0 || EFFECTS.contains(&opcode) || (opcode == "custom-call" && says_so()) {
+            self.effects[computation].push(id);
+        }
         Ok(())
     }
 
@@ -443,7 +471,11 @@ impl<'t> Builder<'t> {
         order.append(&mut self.nodes);
         let root = self.value(self.module.computations[self.module.entry].root);
         let name = self.node_name("output");
-        let output = self.graph.create(Op::Output, name, TypeId::UNKNOWN, self.wait_args, &[root]);
+        let mut operands = vec![root];
+        operands.append(&mut self.effects[self.module.entry]);
+        let args = Args::positional((0..operands.len() as u32).map(Arg::Operand).collect());
+        let args = self.graph.intern_args(args);
+        let output = self.graph.create(Op::Output, name, TypeId::UNKNOWN, args, &operands);
         self.links.instruction.push(NONE);
         order.push(output);
         self.graph.set_order(order);
@@ -453,7 +485,7 @@ impl<'t> Builder<'t> {
 }
 
 /// The arguments of a call: its operands, the bodies it calls, and its other attributes as text.
-fn call_args(count: usize, regions: &[(&str, Vec<usize>)], attributes: &str) -> Args {
+fn call_args(count: usize, regions: &[(&str, Vec<usize>)], effects: usize, attributes: &str) -> Args {
     let mut args = Args::positional((0..count as u32).map(Arg::Operand).collect());
     let mut next = count as u32;
     for (key, callees) in regions {
@@ -463,6 +495,10 @@ fn call_args(count: usize, regions: &[(&str, Vec<usize>)], attributes: &str) -> 
         });
         let arg = if let [_] = callees[..] { operands.next() } else { Some(Arg::List(operands.collect())) };
         args.keyword.extend(arg.map(|arg| ((*key).into(), arg)));
+    }
+    if effects > 0 {
+        let operands = (next..next + effects as u32).map(Arg::Operand).collect();
+        args.keyword.push(("effects".into(), Arg::List(operands)));
     }
     if !attributes.is_empty() {
         args.keyword.push(("attributes".into(), Arg::Str(escaped(attributes))));
