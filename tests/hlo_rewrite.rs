@@ -124,6 +124,15 @@ fn a_member_that_is_the_root_hands_its_mark_on() {
 }
 
 #[test]
+fn a_root_that_is_folded_stays_the_root() {
+    let text = "HloModule m, replica_count=2\n\nsum {\n  a = f32[] parameter(0)\n  b = f32[] parameter(1)\n  \
+                ROOT c = f32[] add(a, b)\n}\n\nENTRY main {\n  x = f32[4] parameter(0)\n  \
+                ROOT r = f32[4] all-reduce(x), replica_groups={{0},{1}}, to_apply=sum\n}\n";
+    let printed = rewritten(text.as_bytes().to_vec(), "fold-trivial");
+    assert!(printed.ends_with("  x = f32[4] parameter(0)\n  ROOT r = f32[4] copy(x)\n}\n"), "{printed}");
+}
+
+#[test]
 fn what_needs_a_member_early_moves_down_and_parameters_stay() {
     let text = "HloModule m, replica_count=2\n\nsum {\n  a = f32[] parameter(0)\n  b = f32[] parameter(1)\n  \
                 ROOT c = f32[] add(a, b)\n}\n\nENTRY main {\n  x = f32[4] parameter(0)\n  \

@@ -165,6 +165,7 @@ impl<'a> Printer<'a> {
 struct Body<'a, 'o> {
     printer: &'a Printer<'a>,
     out: &'o mut String,
+    /// The node whose line is the root's.
     root: NodeId,
     /// Whether the text marks the root.
     marked: bool,
@@ -218,7 +219,10 @@ impl<'a, 'o> Body<'a, 'o> {
         }
         self.parameters.sort_unstable_by_key(|&(at, _)| at);
         let last = nodes.iter().rev().copied().find(|&id| self.has_line(id));
-        self.marked |= last != Some(self.root) && last != Some(self.printer.definition(self.root));
+        if !self.has_line(self.root) {
+            self.root = self.printer.definition(self.root);
+        }
+        self.marked |= last != Some(self.root);
         for &id in nodes {
             if self.printer.graph.node(id).op == Op::Input || !self.has_line(id) {
                 continue;
@@ -287,7 +291,7 @@ impl<'a, 'o> Body<'a, 'o> {
             self.printed[at] = true;
         }
         let printer = self.printer;
-        let is_root = self.marked && (id == self.root || id == printer.definition(self.root));
+        let is_root = self.marked && id == self.root;
         let predecessors = printer.predecessors(id);
         if let Some(instruction) = printer.instruction(id)
             && self.says_the_same(id)
