@@ -416,7 +416,7 @@ impl<'a> View<'a> {
             if BucketKind::of(collective.kind) != Some(options.kind) {
                 continue;
             }
-            let bytes = collective_bytes(graph, id);
+            let bytes = counted_bytes(graph, id, options);
             let checked = filter.check(graph, id).and_then(|()| only_wait(graph, &readers, id));
             let checked = checked.and_then(|wait| options.allows_member(bytes).map(|()| wait));
             let checked = checked.and_then(|wait| match elsewhere.get(&id) {
@@ -431,7 +431,7 @@ impl<'a> View<'a> {
                     view.index[slot] = view.entries.len() as u32;
                     view.entries.push(Entry {
                         key: traits.key(graph, id, options),
-                        bytes: counted_bytes(graph, id, options),
+                        bytes,
                         wait: dependencies.slot_of(wait),
                     });
                     None
