@@ -418,7 +418,11 @@ impl<'a> View<'a> {
             }
             let bytes = counted_bytes(graph, id, options);
             let checked = filter.check(graph, id).and_then(|()| only_wait(graph, &readers, id));
-            let checked = checked.and_then(|wait| options.allows_member(bytes).map(|()| wait));
+            let checked = checked.and_then(|wait| match graph.group(collective.group).size {
+                // XLA does not look at that.
+                Some(1) if options.policy != Policy::Xla => Err(Reason::OneRank),
+                _ => options.allows_member(bytes).map(|()| wait),
+            });
             let checked = checked.and_then(|wait| match elsewhere.get(&id) {
                 Some(&by) => Err(Reason::ReadBeforeWait { by: graph.name_of(by).to_owned() }),
                 None => Ok(wait),

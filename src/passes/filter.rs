@@ -88,9 +88,6 @@ pub(super) fn only_wait(graph: &Graph, readers: &Readers, id: NodeId) -> Result<
     if collective.variant == Variant::Out {
         return Err(Reason::WritesOut);
     }
-    if graph.group(collective.group).size == Some(1) {
-        return Err(Reason::OneRank);
-    }
     let list = readers.get(id);
     let mut waits = list.iter().copied().filter(|&reader| graph.node(reader).op == Op::Wait);
     let Some(wait) = waits.next() else { return Err(Reason::NoWait) };
