@@ -93,6 +93,9 @@ impl MoveKernel {
         nvrtc: Result<&Nvrtc, &NvrtcError>,
     ) -> Result<Option<Self>, MoveError> {
         let context = stream.context();
+        for buffer in &anchors {
+            context.expect_same(buffer.context(), "MoveKernel::new", "buffer")?;
+        }
         for launch in module.launches() {
             launch.transfers.iter().try_for_each(|transfer| check(&launch.name, transfer, &anchors))?;
         }

@@ -175,7 +175,12 @@ impl Context {
     }
 
     /// That an object is of this context too.
-    pub(super) fn expect_same(&self, other: &Self, call: &'static str, what: &str) -> Result<(), CudaError> {
+    pub(in crate::runtime::cuda) fn expect_same(
+        &self,
+        other: &Self,
+        call: &'static str,
+        what: &str,
+    ) -> Result<(), CudaError> {
         if self.0.raw.raw() == other.0.raw.raw() {
             return Ok(());
         }
