@@ -13,8 +13,8 @@
 //! - **Conversions** are done on bits, so that they are the same everywhere: to nearest, ties to even, every NaN the canonical
 //!   one; to two bytes and less by way of `f32`. As the evaluator does.
 //!
-//! [`fixed_module`] is the same for a table that is given to the kernel, with the most common units: for machines without
-//! NVRTC it is compiled beforehand.
+//! [`CudaModule::table_source`] is the same with tables that the host gives: what the runtime compiles, once for all programs of the
+//! same units. [`fixed_module`] is that for the most common units, compiled beforehand for machines without NVRTC.
 
 mod numbers;
 mod tables;
@@ -22,7 +22,7 @@ mod units;
 
 use super::transfer::{Anchor, Anchors, Conversion, Cutter, Transfer, TransferError, Unit};
 use crate::ir::DType;
-use crate::program::{Moves, Program, StepId, StepKind};
+use crate::program::{Program, StepId, StepKind};
 use indexmap::IndexSet;
 use std::fmt::Write as _;
 
@@ -99,14 +99,21 @@ impl CudaModule {
             let mut cutter = Cutter::new(program, &step.node, &mut anchors);
             let divisor = |nth: usize| divisors.of(index, nth);
             let word = match &step.kind {
-                StepKind::Pack(moves) => cut_moves(&mut cutter, moves, divisor, "pack")?,
-                StepKind::Unpack(moves) => cut_moves(&mut cutter, moves, divisor, "unpack")?,
-                StepKind::Copy(segment) => {
-                    cutter.segment(segment, divisor(0))?;
-                    "copy"
-                }
+                StepKind::Pack(_) => "pack",
+                StepKind::Unpack(_) => "unpack",
+                StepKind::Copy(_) => "copy",
                 StepKind::Collective(_) | StepKind::Wait(_) | StepKind::Compute(_) => continue,
             };
+            match &step.kind {
+                StepKind::Pack(moves) | StepKind::Unpack(moves) => {
+                    for (nth, segment) in moves.segments.iter().enumerate() {
+                        cutter.segment(segment, divisor(nth))?;
+                    }
+                    moves.zeros.iter().for_each(|&range| cutter.zero(range));
+                }
+                StepKind::Copy(segment) => cutter.segment(segment, divisor(0))?,
+                StepKind::Collective(_) | StepKind::Wait(_) | StepKind::Compute(_) => {}
+            }
             let transfers = cutter.done();
             if transfers.is_empty() {
                 continue;
@@ -115,7 +122,7 @@ impl CudaModule {
                 name: format!("{word}_{index}_{}", identifier(&step.node)),
                 step: index as u32,
                 tiles: transfers.iter().map(tables::tiles).sum(),
-                moved_bytes: transfers.iter().map(moved_bytes).sum(),
+                moved_bytes: transfers.iter().map(moved_bytes).fold(0, u64::saturating_add),
                 transfers,
             });
         }
@@ -125,19 +132,6 @@ impl CudaModule {
         let source = source(program, &launches, &anchors, &units);
         Ok(Self { source, launches, anchors, summed: divisors.summed, units })
     }
-}
-
-fn cut_moves(
-    cutter: &mut Cutter<'_>,
-    moves: &Moves,
-    divisor: impl Fn(usize) -> u32,
-    word: &'static str,
-) -> Result<&'static str, TransferError> {
-    for (nth, segment) in moves.segments.iter().enumerate() {
-        cutter.segment(segment, divisor(nth))?;
-    }
-    moves.zeros.iter().for_each(|&range| cutter.zero(range));
-    Ok(word)
 }
 
 /// Bytes that a transfer reads and writes.
