@@ -289,3 +289,14 @@ fn a_collective_over_one_rank_that_is_waited_for_alone_and_in_a_list_is_not_fold
     "fold-trivial".parse::<Pipeline>().unwrap().run(&mut graph).unwrap();
     assert_eq!(graph, read(text));
 }
+
+#[test]
+fn of_members_that_begin_alike_the_one_that_reaches_further_is_taken() {
+    // Three rows of a scatter's result, and the first three of their elements, which are more pieces but fewer bytes.
+    proven(
+        "x = input f32[3, 4]; c = reduce_scatter(x, sum, G0:2, dim=1); w = wait(c)\n\
+         r = reshape(w, [-1]); s = slice(r, 0, 3)\ng = all_gather(w, G1:4); h = all_gather(s, G1:4)\n\
+         output(wait(g), wait(h))",
+        "bucket-all-gather{cap=none,mode=coalesced}",
+    );
+}

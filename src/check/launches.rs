@@ -264,10 +264,7 @@ fn take(members: &mut [Member], list: &mut Vec<u32>, cursor: &mut Cursor<'_>) ->
         if moved.pass(&members[index as usize].pieces).is_none() {
             continue;
         }
-        let longer = best.as_ref().is_none_or(|(best, _)| {
-            members[list[*best] as usize].pieces.len() < members[index as usize].pieces.len()
-                || moved.is_past(cursor, &members[list[*best] as usize], &members[index as usize])
-        });
+        let longer = best.as_ref().is_none_or(|(_, best)| moved.is_past(best));
         if longer {
             best = Some((at, moved));
         }
@@ -378,13 +375,9 @@ impl Cursor<'_> {
         Some(())
     }
 
-    /// Whether `new` reaches further than `old` from the same start.
-    fn is_past(&self, _start: &Cursor<'_>, old: &Member, new: &Member) -> bool {
-        let last = |member: &Member| member.pieces.last().map(|piece| piece.bytes.clone());
-        old.pieces.len() == new.pieces.len()
-            && match (last(old), last(new)) {
-                (Some(old), Some(new)) => old != new && old.at_most(&new) == Some(true),
-                _ => false,
-            }
+    /// Whether it is further on in the same stream.
+    fn is_past(&self, other: &Self) -> bool {
+        self.piece > other.piece
+            || (self.piece == other.piece && self.done != other.done && other.done.at_most(&self.done) == Some(true))
     }
 }
