@@ -34,7 +34,7 @@ fn is_stdin(path: &Path) -> bool {
 }
 
 /// A file's bytes.
-fn read_bytes(path: &Path) -> Result<Vec<u8>> {
+pub fn read_bytes(path: &Path) -> Result<Vec<u8>> {
     if is_stdin(path) {
         let mut bytes = Vec::new();
         std::io::stdin().lock().read_to_end(&mut bytes).context("cannot read stdin")?;
@@ -45,9 +45,14 @@ fn read_bytes(path: &Path) -> Result<Vec<u8>> {
 
 /// A file of graphs.
 pub fn read_document(path: &Path) -> Result<Document> {
-    let document = Document::read(read_bytes(path)?).map_err(|error| InputFault::of_read(&label(path), &error))?;
+    document_of(&label(path), read_bytes(path)?)
+}
+
+/// The graphs in a file's bytes.
+pub fn document_of(label: &str, bytes: Vec<u8>) -> Result<Document> {
+    let document = Document::read(bytes).map_err(|error| InputFault::of_read(label, &error))?;
     if document.graphs().is_empty() {
-        return Err(InputFault::of_file(&label(path), "it holds no graph").into());
+        return Err(InputFault::of_file(label, "it holds no graph").into());
     }
     Ok(document)
 }

@@ -1,6 +1,7 @@
 //! `inspect`: what a graph communicates, and whether it is well-formed.
 
 mod report;
+mod stablehlo;
 
 use crate::fault::InputFault;
 use crate::input::FactsArgs;
@@ -8,6 +9,7 @@ use crate::table::{Align, Table};
 use crate::units::{count, human, human_or_unknown};
 use crate::{Verdict, input, output, talk};
 use anyhow::{Context, Result};
+use bucketeer::formats::stablehlo::is_stablehlo;
 use bucketeer::ir::VerifyErrors;
 use report::GraphReport;
 use std::path::PathBuf;
@@ -18,7 +20,7 @@ use std::path::PathBuf;
 /// well-formed.
 #[derive(Debug, clap::Args)]
 pub struct InspectArgs {
-    /// The file to look at: FX text, HLO text, native text or JSON, plain or gzip; `-` is stdin
+    /// The file to look at: FX text, HLO text, StableHLO, native text or JSON, plain or gzip; `-` is stdin
     #[arg(value_name = "GRAPH")]
     graph: PathBuf,
     #[command(flatten)]
@@ -31,9 +33,13 @@ pub struct InspectArgs {
 /// Runs the command.
 pub fn run(arguments: InspectArgs) -> Result<Verdict> {
     let facts = arguments.facts.validate()?;
-    let mut document = input::read_document(&arguments.graph)?;
-    facts.apply(&mut document)?;
     let label = input::label(&arguments.graph);
+    let bytes = input::read_bytes(&arguments.graph)?;
+    if is_stablehlo(&bytes) {
+        return stablehlo::run(&label, &bytes, arguments.json);
+    }
+    let mut document = input::document_of(&label, bytes)?;
+    facts.apply(&mut document)?;
     let mut reports = Vec::new();
     let mut verdict = Verdict::Accepted;
     for (index, graph) in document.graphs().iter().enumerate() {

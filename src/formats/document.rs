@@ -3,6 +3,7 @@
 use super::error::{ConvertError, Place, ReadError};
 use super::fx::{self, FxText};
 use super::hlo::{self, HloText};
+use super::stablehlo::is_stablehlo;
 use crate::ir::json::{from_json, to_json};
 use crate::ir::{Collective, CollectiveKind, Graph, ProcessGroup, Strength, text};
 use std::io::Read;
@@ -289,6 +290,9 @@ fn detect(bytes: &[u8]) -> Result<Format, ReadError> {
     }
     if hlo::begins(bytes) {
         return Ok(Format::Hlo);
+    }
+    if is_stablehlo(bytes) {
+        return Err(ReadError::StableHlo);
     }
     let has = |words: &str| memchr::memmem::find(bytes, words.as_bytes()).is_some();
     if begins_native(&bytes[first..]) {

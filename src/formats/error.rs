@@ -67,6 +67,12 @@ pub enum ReadError {
         /// The first line that says so.
         place: Place,
     },
+    /// StableHLO, which is read to be inspected only.
+    #[error(
+        "it is StableHLO, which can only be inspected; rewriting happens on HLO text: `lowered.compile().as_text()`, or what \
+         XLA_FLAGS=--xla_dump_to=FOLDER writes"
+    )]
+    StableHlo,
     /// A fault in FX text.
     #[error(transparent)]
     Fx(FxError),
@@ -91,7 +97,7 @@ impl ReadError {
     #[must_use]
     pub fn place(&self) -> Option<Place> {
         match self {
-            Self::Empty | Self::Gzip(_) | Self::TooLarge { .. } => None,
+            Self::Empty | Self::Gzip(_) | Self::TooLarge { .. } | Self::StableHlo => None,
             Self::NotText { place, .. } | Self::UnknownForm { place } => Some(place.clone()),
             Self::Fx(error) => Some(Place {
                 line: error.line,
@@ -135,7 +141,7 @@ impl ReadError {
                 Some("`class GraphModule(torch.nn.Module):`, `HloModule`, `x = input f32[8]` or `{`")
             }
             Self::NotText { .. } => Some("UTF-8 text"),
-            Self::Empty | Self::Gzip(_) | Self::TooLarge { .. } | Self::Json { .. } => None,
+            Self::Empty | Self::Gzip(_) | Self::TooLarge { .. } | Self::StableHlo | Self::Json { .. } => None,
         }
     }
 }

@@ -8,6 +8,7 @@ mod error;
 pub mod fx;
 mod groups;
 pub mod hlo;
+pub mod stablehlo;
 
 pub use document::{Document, Format};
 pub use error::{ConvertError, Place, ReadError};
