@@ -8,6 +8,7 @@
 //! | [`CommError`] | what went wrong, with group, op, sequence number and ranks by name |
 //! | [`executor`] | runs a program on a backend |
 //! | [`cuda`] | GPUs: streams, events, memory, kernels, and the compiler for these |
+//! | [`nccl`] | NVIDIA's collectives: communicators, and calls on streams and device buffers |
 //! | [`local`] | ranks as threads of one process, with a model of a network and faults on request |
 //! | [`fake`] | a rank without others |
 //!
@@ -45,7 +46,9 @@ pub mod executor;
 pub mod fake;
 mod group;
 mod kernels;
+mod load;
 pub mod local;
+pub mod nccl;
 mod work;
 
 pub use backend::Backend;

@@ -170,6 +170,13 @@ impl Context {
         Module::load(self, image)
     }
 
+    /// Makes it the calling thread's current one, as [`make_current`](Self::make_current), for an owner of memory that
+    /// the context itself holds until work on it has ended.
+    pub(in crate::runtime) fn current_maker(&self) -> impl Fn() -> bool + Send + Sync + use<> {
+        let raw = self.0.raw.clone();
+        move || raw.make_current().is_ok()
+    }
+
     pub(super) fn inner(&self) -> &Inner {
         &self.0
     }

@@ -30,8 +30,8 @@ struct Allocation {
 enum Owner {
     /// Freed here. None for no bytes.
     Driver(Option<DeviceMemory>),
-    /// Freed by dropping this, which may wait for the work by its own means.
-    Other(#[expect(dead_code, reason = "held for its drop")] Box<dyn Any + Send + Sync>),
+    /// Freed by dropping this. None in the drop alone.
+    Other(Option<Box<dyn Any + Send + Sync>>),
 }
 
 impl DeviceBuffer {
@@ -44,15 +44,15 @@ impl DeviceBuffer {
         Ok(Self::of(context, pointer, bytes, Owner::Driver(memory)))
     }
 
-    /// Memory that another library allocated. `owner` is dropped with the last clone, at once, so frees the memory
-    /// only after the work on it has ended; give `()` when someone else sees to that.
+    /// Memory that another library allocated. `owner` frees it by its drop: after the last clone's, as soon as the work
+    /// on the buffer has ended. Give `()` when someone else sees to that.
     ///
     /// # Safety
     /// `bytes` bytes at `pointer` are memory of this context's device until `owner` is dropped and all work on the
     /// buffer has ended, and not memory that the host uses.
     #[must_use]
     pub unsafe fn from_raw(context: &Context, pointer: u64, bytes: usize, owner: Box<dyn Any + Send + Sync>) -> Self {
-        Self::of(context, pointer, bytes, Owner::Other(owner))
+        Self::of(context, pointer, bytes, Owner::Other(Some(owner)))
     }
 
     fn of(context: &Context, pointer: CuDevicePtr, bytes: usize, owner: Owner) -> Self {
@@ -123,10 +123,12 @@ impl fmt::Debug for DeviceBuffer {
 
 impl Drop for Allocation {
     fn drop(&mut self) {
-        if let Owner::Driver(memory) = &mut self.owner
-            && let Some(memory) = memory.take()
-        {
-            self.context.inner().retirement.retire(&self.uses.take(), Resource::Device(memory));
+        let resource = match &mut self.owner {
+            Owner::Driver(memory) => memory.take().map(Resource::Device),
+            Owner::Other(owner) => owner.take().map(Resource::Other),
+        };
+        if let Some(resource) = resource {
+            self.context.inner().retirement.retire(&self.uses.take(), resource);
         }
     }
 }

@@ -3,6 +3,7 @@
 use crate::runtime::cuda::result::{self, CallError, DeviceMemory, HostMemory};
 use crate::runtime::cuda::sys::EventFlags;
 use crate::runtime::lock;
+use std::any::Any;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -34,6 +35,7 @@ pub enum Resource {
     Device(DeviceMemory),
     Host(HostMemory),
     Module(result::Module),
+    Other(Box<dyn Any + Send + Sync>),
 }
 
 struct Retired {

@@ -12,6 +12,8 @@
 //! A path may be a file, or a folder that holds the library under one of its names. Loading runs a library's own
 //! start-up code: who sets these variables is trusted, as with `LD_LIBRARY_PATH`.
 
+#![expect(unsafe_code, reason = "a library's start-up code runs; says why it may")]
+
 use libloading::Library;
 use std::error::Error;
 use std::ffi::OsString;
@@ -54,6 +56,17 @@ pub const NVRTC: Wanted = Wanted {
     in_wheels: true,
     advice: "install the Python package nvidia-cuda-nvrtc or the CUDA toolkit, or name the library in \
              BUCKETEER_NVRTC_LIB",
+};
+
+/// NVIDIA's collectives.
+pub const NCCL: Wanted = Wanted {
+    what: "the collectives library (NCCL)",
+    variable: "BUCKETEER_NCCL_LIB",
+    names: &["libnccl.so.2", "libnccl.so"],
+    folders: &["/usr/local/nccl/lib", "/opt/nccl/lib"],
+    in_wheels: true,
+    advice: "install the Python package nvidia-nccl-cu13 (or -cu12) or NVIDIA's libnccl2, or name the library in \
+             BUCKETEER_NCCL_LIB",
 };
 
 /// Why a library cannot be used.
@@ -145,6 +158,52 @@ pub fn load(wanted: &Wanted, path: Option<&Path>) -> Result<(&'static Library, P
     }
     Err(LoadError::Library { what: wanted.what, tried, without, advice: wanted.advice })
 }
+
+/// A struct with a function pointer for each symbol of a library, and the means to take them out of it. Those under
+/// `since` may be missing: each has the version of the library that brought it, before which it is not used.
+macro_rules! library {
+    (
+        $(#[$meta:meta])* $Library:ident { $($symbol:ident($($arg:ident: $ty:ty),* $(,)?) -> $ret:ty;)* }
+        $(since { $($version:literal $optional:ident($($oarg:ident: $oty:ty),* $(,)?) -> $oret:ty;)* })?
+    ) => {
+        $(#[$meta])*
+        #[expect(non_snake_case, reason = "C's names")]
+        pub struct $Library {
+            $(pub $symbol: unsafe extern "C" fn($($arg: $ty),*) -> $ret,)*
+            $($(pub $optional: Option<unsafe extern "C" fn($($oarg: $oty),*) -> $oret>,)*)?
+        }
+
+        impl $Library {
+            /// Takes all functions out of a library; the name of the first that is missing, with the loader's reason.
+            ///
+            /// # Safety
+            /// The library's functions of these names have these types, and it stays loaded for good.
+            #[expect(non_snake_case, reason = "C's names")]
+            pub unsafe fn bind(library: &libloading::Library) -> Result<Self, (&'static str, libloading::Error)> {
+                $(
+                    // SAFETY: the caller promises the type; the pointer is copied out, and the library stays.
+                    let $symbol = *unsafe { library.get(concat!(stringify!($symbol), "\0")) }
+                        .map_err(|error| (stringify!($symbol), error))?;
+                )*
+                $($(
+                    // SAFETY: as above.
+                    let $optional = unsafe { library.get(concat!(stringify!($optional), "\0")) }.ok().map(|found| *found);
+                )*)?
+                Ok(Self { $($symbol,)* $($($optional,)*)? })
+            }
+
+            $(
+                /// Forgets the functions that are newer than the library says it is.
+                pub fn forget_newer(&mut self, version: i32) {
+                    $(if version < $version {
+                        self.$optional = None;
+                    })*
+                }
+            )?
+        }
+    };
+}
+pub(super) use library;
 
 /// Where to look.
 #[derive(Default)]
