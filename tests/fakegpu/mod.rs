@@ -7,6 +7,7 @@ pub mod adding;
 
 use bucketeer::runtime::cuda::nvrtc::Nvrtc;
 use bucketeer::runtime::cuda::{Driver, Stream};
+use bucketeer::runtime::nccl::Nccl;
 use serde_json::Value;
 use std::ffi::{CString, c_char, c_int, c_void};
 use std::path::{Path, PathBuf};
@@ -153,6 +154,21 @@ impl Session {
     /// Sets the driver's version: 12020 is 12.2.
     pub fn set_driver_version(&self, version: i32) {
         control!("fakegpu_set_driver_version", fn(c_int), version);
+    }
+
+    /// The fake as NCCL.
+    pub fn nccl(&self) -> Nccl {
+        Nccl::load(Some(path())).expect("the fake loads")
+    }
+
+    /// Sets NCCL's version: 23007 is 2.30.7.
+    pub fn set_nccl_version(&self, version: i32) {
+        control!("fakegpu_set_nccl_version", fn(c_int), version);
+    }
+
+    /// Communicators that were neither closed nor aborted, of all sessions.
+    pub fn live_comms(&self) -> u64 {
+        control!("fakegpu_nccl_live", fn() -> u64,)
     }
 
     /// Sets the number of devices.

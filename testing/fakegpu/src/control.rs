@@ -1,7 +1,7 @@
 //! What tests call beside CUDA's functions.
 
 use crate::state::{reset, state};
-use crate::{fault, log};
+use crate::{fault, log, nccl};
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::time::Duration;
 
@@ -92,4 +92,16 @@ pub extern "C" fn fakegpu_set_devices(devices: c_int) {
 #[unsafe(no_mangle)]
 pub extern "C" fn fakegpu_set_memory_bytes(bytes: usize) {
     state().settings.memory_bytes = bytes;
+}
+
+/// Sets NCCL's version: 23007 is 2.30.7.
+#[unsafe(no_mangle)]
+pub extern "C" fn fakegpu_set_nccl_version(version: c_int) {
+    state().settings.nccl_version = version;
+}
+
+/// The number of communicators that were neither destroyed nor aborted.
+#[unsafe(no_mangle)]
+pub extern "C" fn fakegpu_nccl_live() -> u64 {
+    nccl::live() as u64
 }

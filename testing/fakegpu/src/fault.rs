@@ -5,6 +5,7 @@
 //! - a code: the call does nothing and answers it;
 //! - `skip`: the call does nothing and answers 0, as if its caller had left it out: an event wait, say;
 //! - `late:CODE`: the call is well, but what it enqueues fails with the code, which then stays for the context;
+//!   Of a call of NCCL: the communicator fails, and the other ranks hear of it;
 //! - `hang`: what it enqueues never ends, or, for a call that waits, the wait does not, until `fakegpu_reset`.
 
 use std::cell::Cell;

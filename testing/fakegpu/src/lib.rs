@@ -1,5 +1,5 @@
-//! A GPU for tests on machines without one: `libfakegpu.so` exports the functions of libcuda and libnvrtc that
-//! `bucketeer::runtime::cuda` uses, over memory of the host.
+//! A GPU for tests on machines without one: `libfakegpu.so` exports the functions of libcuda, libnvrtc and libnccl
+//! that `bucketeer::runtime` uses, over memory of the host.
 //!
 //! Streams are threads with queues, so work runs when a real device could run it, and a missing event wait gives wrong
 //! values. Memory is poisoned when allocated (`cd`) and freed (`dd`), has guards (`fd`) on both sides, and stays in
@@ -18,14 +18,15 @@
 //! | `FAKEGPU_DRIVER_VERSION` | the driver's version (13000) |
 //! | `FAKEGPU_MEMORY_BYTES` | memory of each device (4 GiB) |
 //! | `FAKEGPU_PTX_SOURCE` | a file with C source to run in place of PTX |
+//! | `FAKEGPU_NCCL_VERSION` | NCCL's version (23007) |
+//! | `FAKEGPU_NCCL_DIR` | where the ranks of NCCL meet (`/dev/shm`) |
 //! | `CC` | the C compiler (`cc`) |
 //!
 //! It is a model, not CUDA: no default stream, no managed memory, no graphs, no warps.
 //!
-//! Where things are: `driver` and `nvrtc` are the exported functions; `stream`, `memory`, `module` what they
-//! work on; `state` holds all of it. NCCL's functions belong in a module beside `driver`, with a kind of
-//! `stream::Work` of their own that goes onto the same streams by `stream::Stream::enqueue`: only so do
-//! missing waits around a collective show.
+//! Where things are: `driver`, `nvrtc` and `nccl` are the exported functions; `stream`, `memory`, `module` what they
+//! work on; `state` holds all of it. NCCL's work goes onto the same streams as the driver's: only so do missing waits
+//! around a collective show.
 
 #![allow(unsafe_code, reason = "it is called by C's rules and works on raw memory; for tests only")]
 #![allow(unsafe_op_in_unsafe_fn, reason = "every exported function is one unsafe operation: what C's callers promise")]
@@ -39,6 +40,7 @@ mod kernel;
 mod log;
 mod memory;
 mod module;
+mod nccl;
 mod nvrtc;
 mod state;
 mod stream;

@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::sync::Arc;
 
-/// Bytes before and behind each allocation that nobody may touch.
-const GUARD: usize = 1024;
+/// Bytes before and behind each allocation that nobody may touch: a page, which keeps an allocation's alignment.
+const GUARD: usize = 4096;
 const ALIGN: usize = 256;
 const FRESH: u8 = 0xcd;
 const FREED: u8 = 0xdd;
@@ -34,8 +34,8 @@ unsafe impl Send for Block {}
 unsafe impl Sync for Block {}
 
 impl Block {
-    fn new(bytes: usize) -> Option<Self> {
-        let layout = Layout::from_size_align(bytes.checked_add(2 * GUARD)?, ALIGN).ok()?;
+    fn new(bytes: usize, align: usize) -> Option<Self> {
+        let layout = Layout::from_size_align(bytes.checked_add(2 * GUARD)?, align).ok()?;
         // SAFETY: the size is not zero.
         let base = unsafe { alloc(layout) };
         if base.is_null() {
@@ -100,7 +100,12 @@ pub struct Memory {
 impl Memory {
     /// Bytes, not zero in number. None when the host has no more.
     pub fn allocate(&mut self, place: Place, bytes: usize) -> Option<usize> {
-        let block = Arc::new(Block::new(bytes)?);
+        self.allocate_aligned(place, bytes, ALIGN)
+    }
+
+    /// The same from an address on that is a multiple of `align`, a power of two up to that of a page.
+    pub fn allocate_aligned(&mut self, place: Place, bytes: usize, align: usize) -> Option<usize> {
+        let block = Arc::new(Block::new(bytes, align)?);
         let start = block.base as usize + GUARD;
         let id = self.next_id;
         self.next_id += 1;

@@ -23,6 +23,7 @@ pub struct Settings {
     pub devices: i32,
     pub arch: i32,
     pub memory_bytes: usize,
+    pub nccl_version: i32,
 }
 
 impl Settings {
@@ -38,6 +39,7 @@ impl Settings {
             devices: number("FAKEGPU_DEVICES").unwrap_or(8),
             arch: number("FAKEGPU_ARCH").unwrap_or(90),
             memory_bytes: number("FAKEGPU_MEMORY_BYTES").unwrap_or(4 << 30),
+            nccl_version: number("FAKEGPU_NCCL_VERSION").unwrap_or(23_007),
         }
     }
 }

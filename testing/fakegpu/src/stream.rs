@@ -5,6 +5,7 @@ use crate::fault::{self, Fault};
 use crate::log;
 use crate::memory::{Allocation, Place};
 use crate::module::Launch;
+use crate::nccl::Item;
 use crate::state::{epoch, hang, state};
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -46,6 +47,7 @@ pub enum Work {
         bytes: usize,
     },
     Launch(Launch),
+    Nccl(Item),
     Record(Arc<Event>, u64),
     Wait(Arc<Event>, u64),
 }
@@ -90,7 +92,11 @@ impl Stream {
 
     /// Adds work, with the fault of the call that this thread is in.
     pub fn enqueue(&self, work: Work) {
-        let fault = fault::take_of_call();
+        self.enqueue_with(work, fault::take_of_call());
+    }
+
+    /// Adds work with a fault.
+    pub fn enqueue_with(&self, work: Work, fault: Option<Fault>) {
         let mut queue = self.lock();
         queue.work.push_back((work, fault));
         queue.enqueued += 1;
@@ -138,13 +144,25 @@ impl Stream {
         if !work.is_order() {
             self.delay();
         }
+        let lost = || state().contexts.get(&self.device).is_none_or(|context| context.lost.is_some());
+        let work = match work {
+            // Its faults are its communicator's, not the context's.
+            Work::Nccl(item) => {
+                let is_lost = lost();
+                if let Err(text) = item.run(self, fault, is_lost) {
+                    log::violation(&format!("stream {}: {text}", self.number));
+                    state().lose(self.device, ILLEGAL_ADDRESS);
+                }
+                return;
+            }
+            work => work,
+        };
         match fault {
             Some(Fault::Hang) => hang(),
             Some(Fault::Late(code)) => state().lose(self.device, code),
             Some(Fault::Code(_) | Fault::Skip) | None => {}
         }
-        let lost = state().contexts.get(&self.device).is_none_or(|context| context.lost.is_some());
-        if lost && !work.is_order() {
+        if lost() && !work.is_order() {
             return;
         }
         if let Err(text) = self.perform(work) {
@@ -192,6 +210,7 @@ impl Stream {
                 unsafe { (to as *mut u8).write_bytes(value, bytes) };
             }
             Work::Launch(launch) => return launch.run(self.device),
+            Work::Nccl(_) => unreachable!("it has run"),
             Work::Record(event, generation) => event.reach(generation),
             Work::Wait(event, generation) => event.wait_for(generation),
         }
@@ -199,7 +218,7 @@ impl Stream {
     }
 
     /// The allocation that all of a range is in.
-    fn hold(&self, what: &str, side: Side, bytes: usize) -> Result<Allocation, String> {
+    pub fn hold(&self, what: &str, side: Side, bytes: usize) -> Result<Allocation, String> {
         let state = state();
         let found = state.memory.find(address(side), bytes).map_err(|text| format!("{what} {text}"))?;
         let place = if matches!(side, Side::Pinned(_)) { Place::Host } else { Place::Device(self.device) };
