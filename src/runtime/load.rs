@@ -199,6 +199,15 @@ macro_rules! library {
                         self.$optional = None;
                     })*
                 }
+
+                /// The functions that are not there and that a library of this version has.
+                pub fn missing(&self, version: i32) -> Vec<&'static str> {
+                    let mut missing = Vec::new();
+                    $(if version >= $version && self.$optional.is_none() {
+                        missing.push(stringify!($optional));
+                    })*
+                    missing
+                }
             )?
         }
     };

@@ -53,12 +53,13 @@ pub struct Session {
     _turn: MutexGuard<'static, ()>,
     /// What there was at the start.
     live: [u64; 4],
+    live_comms: u64,
 }
 
 /// Waits for its turn.
 pub fn session() -> Session {
     let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
-    let mut session = Session { _turn: turn, live: [0; 4] };
+    let mut session = Session { _turn: turn, live: [0; 4], live_comms: Session::all_live_comms() };
     session.reset();
     session.live = session.all_live();
     session
@@ -166,9 +167,13 @@ impl Session {
         control!("fakegpu_set_nccl_version", fn(c_int), version);
     }
 
-    /// Communicators that were neither closed nor aborted, of all sessions.
-    pub fn live_comms(&self) -> u64 {
+    fn all_live_comms() -> u64 {
         control!("fakegpu_nccl_live", fn() -> u64,)
+    }
+
+    /// Communicators that were made in this session, and neither closed nor aborted.
+    pub fn live_comms(&self) -> u64 {
+        Self::all_live_comms().saturating_sub(self.live_comms)
     }
 
     /// Sets the number of devices.

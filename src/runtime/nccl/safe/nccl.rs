@@ -93,6 +93,12 @@ impl Nccl {
         NcclVersion::from_code(self.0.version())
     }
 
+    /// Functions that its version should have and the library does not: none, or it is not what it says.
+    #[must_use]
+    pub fn missing(&self) -> Vec<&'static str> {
+        self.0.sys().missing(self.0.version())
+    }
+
     /// A new name for a communicator. One rank makes it and sends it to the others.
     ///
     /// # Errors

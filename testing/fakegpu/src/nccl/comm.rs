@@ -197,7 +197,12 @@ impl Comm {
             return Ok(());
         }
         let pids = self.pids.lock().unwrap_or_else(PoisonError::into_inner);
-        let gone = pids.iter().position(|pid| !std::path::Path::new(&format!("/proc/{pid}")).exists());
+        // One that has ended and is not waited for yet has the state Z, behind the name in brackets.
+        let is_gone = |pid: &u32| {
+            let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+            stat.rsplit_once(") ").is_none_or(|(_, rest)| rest.starts_with(['Z', 'X']))
+        };
+        let gone = pids.iter().position(is_gone);
         gone.map_or(Ok(()), |rank| Err(Stop::Failure(REMOTE_ERROR, format!("the process of rank {rank} is gone"))))
     }
 
