@@ -376,3 +376,22 @@ fn calls_that_do_not_fit_are_refused_before_nccl_sees_them() {
     let calls: Vec<_> = session.log().iter().filter_map(|line| line["call"].as_str().map(str::to_owned)).collect();
     assert!(!calls.iter().any(|call| call == "ncclAllReduce" || call == "ncclSend"), "{calls:?}");
 }
+
+#[test]
+fn calls_are_logged_in_order() {
+    let session = session();
+    ranks(&session, 1, |comm, stream| {
+        let (from, to) = (comm.context().alloc(8).unwrap(), comm.context().alloc(8).unwrap());
+        session.log();
+        comm.all_reduce(&stream, &from, &to, DType::F32, ReduceOp::Avg.into()).unwrap();
+        comm.broadcast(&stream, &from, &to, DType::F64, 0).unwrap();
+        stream.synchronize().unwrap();
+        let log = session.log();
+        let shown = log.iter().map(|line| {
+            let args = &line["args"];
+            format!("{} {} {} {} {}", line["call"], args["count"], args["dtype"], args["op"], args["root"])
+        });
+        let calls: Vec<_> = shown.filter(|line| line.contains("nccl")).collect();
+        assert_eq!(calls, ["\"ncclAllReduce\" 2 7 4 null", "\"ncclBroadcast\" 1 8 null 0"]);
+    });
+}

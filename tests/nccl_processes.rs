@@ -3,7 +3,8 @@
 mod fakegpu;
 
 use bucketeer::ir::{DType, ReduceOp};
-use bucketeer::runtime::nccl::{InitOptions, UniqueId};
+use bucketeer::runtime::cuda::Driver;
+use bucketeer::runtime::nccl::{InitOptions, Nccl, UniqueId};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
 
@@ -20,8 +21,8 @@ fn child() {
     let hex = next();
     let id = std::array::from_fn(|at| u8::from_str_radix(&hex[2 * at..2 * at + 2], 16).unwrap());
 
-    let session = fakegpu::session();
-    let (nccl, context) = (session.nccl(), session.driver().device(rank).unwrap().context().unwrap());
+    let nccl = Nccl::load(None).unwrap();
+    let context = Driver::load(None).unwrap().device(rank).unwrap().context().unwrap();
     let options = InitOptions { timeout: Duration::from_secs(30), blocking: false };
     let comm = nccl.comm(&context, rank, size, &UniqueId::from_bytes(id), &options).unwrap();
     let (stream, buffer) = (context.stream().unwrap(), context.alloc(4 << 16).unwrap());
@@ -55,6 +56,7 @@ fn child() {
 fn start(what: &str, rank: u32, size: u32, id: &UniqueId) -> Child {
     let hex: String = id.to_bytes().iter().map(|byte| format!("{byte:02x}")).collect();
     let mut command = Command::new(std::env::current_exe().unwrap());
+    command.envs(["BUCKETEER_NCCL_LIB", "BUCKETEER_CUDA_LIB"].map(|name| (name, fakegpu::path())));
     command.args(["--exact", "child", "--nocapture"]).env(TASK, format!("{what} {rank} {size} {hex}"));
     command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
 }

@@ -95,9 +95,14 @@ impl Inner {
 
     /// Waits until NCCL has launched all calls so far; they need not have ended.
     pub(super) fn settle(&self, call: &'static str) -> Result<(), NcclError> {
+        self.settle_as(call, call)
+    }
+
+    /// The same, where an error is said to be of `of`.
+    fn settle_as(&self, call: &'static str, of: &'static str) -> Result<(), NcclError> {
         wait(self, call, || {
             self.with(call, |comm, state| {
-                let progress = comm.progress(call)?;
+                let progress = comm.progress(of)?;
                 if progress == Progress::Done && state.grouped.is_none() {
                     state.held.clear();
                 }
@@ -115,8 +120,11 @@ impl Inner {
         enqueue: impl FnOnce(&result::Comm) -> Result<Progress, NcclError>,
     ) -> Result<(), NcclError> {
         let in_group = group::is_open();
+        if !in_group {
+            self.settle_as(call, EARLIER)?;
+        }
         let progress = self.with(call, |comm, state| {
-            if comm.progress(EARLIER)? == Progress::Pending {
+            if in_group && comm.progress(EARLIER)? == Progress::Pending {
                 return Err(NcclError::invalid(call, "NCCL is still at the call before, which took too long; abort"));
             }
             buffers.iter().for_each(|buffer| buffer.used_on(stream));
@@ -153,9 +161,13 @@ impl Inner {
         }
     }
 
-    /// Takes the handle for good.
+    /// Takes the handle for good; from a group it is taken at the group's end.
     fn take(&self) -> Option<result::Comm> {
         let mut state = lock(&self.state);
+        if state.grouped.is_some() {
+            state.doomed = true;
+            return None;
+        }
         state.streams.clear();
         state.comm.take()
     }
@@ -277,8 +289,8 @@ impl Comm {
         if matches!(ended, Err(NcclError::Closed { .. } | NcclError::Invalid { .. })) {
             return ended;
         }
-        let comm = inner.take();
-        let closed = comm.map_or(Ok(()), |comm| if ended.is_ok() { comm.destroy() } else { comm.abort() });
+        let Some(comm) = inner.take() else { return ended };
+        let closed = if ended.is_ok() { comm.destroy() } else { comm.abort() };
         inner.clear();
         ended.and(closed.map_err(Into::into))
     }
@@ -295,13 +307,6 @@ impl Comm {
     /// # Errors
     /// When NCCL fails. The communicator is gone then, too.
     pub fn abort(&self) -> Result<(), NcclError> {
-        {
-            let mut state = lock(&self.0.state);
-            if state.grouped.is_some() {
-                state.doomed = true;
-                return Ok(());
-            }
-        }
         let Some(comm) = self.0.take() else { return Ok(()) };
         self.context().make_current()?;
         let aborted = comm.abort();
@@ -318,7 +323,8 @@ impl fmt::Debug for Comm {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        // The handle's drop, which aborts, needs it.
+        // The handle goes first, which aborts what is in flight: with the context that it is of, and before the memory.
         let _ = self.context.make_current();
+        drop(self.take());
     }
 }

@@ -216,6 +216,10 @@ impl Comm {
             return Ok(None);
         }
         let child = start.finish(nccl, inner.timeout, call, ready.is_ok());
+        if ready.is_ok() {
+            // So that the parent is ready for the next call. What else fails on it, that call says.
+            let _ = inner.settle(call);
+        }
         ready.and(child).map(Some)
     }
 }
