@@ -143,7 +143,7 @@ impl Comm {
         const CALL: &str = "ncclAlltoAll";
         let (all, size) = (self.elements(CALL, "input", stream, input, dtype)?, self.size() as usize);
         Self::expect_len(CALL, "output", self.elements(CALL, "output", stream, output, dtype)?, all)?;
-        if all % size != 0 {
+        if !all.is_multiple_of(size) {
             return Err(NcclError::invalid(CALL, format!("{all} elements are no {size} equal parts")));
         }
         self.expect_lie(CALL, input, output, Lie::Apart)?;

@@ -113,14 +113,14 @@ impl Comm {
         }
         let width = dtype.bytes() as usize;
         let name = dtype.torch_name();
-        if buffer.len() % width != 0 {
+        if !buffer.len().is_multiple_of(width) {
             return invalid(format!(
                 "the {what} has {} bytes, which are no whole {name} of {width} bytes",
                 buffer.len()
             ));
         }
         let reads_elements = dtype_of(dtype, self.nccl().0.version()).is_some();
-        if reads_elements && buffer.pointer() % width as u64 != 0 {
+        if reads_elements && !buffer.pointer().is_multiple_of(width as u64) {
             return invalid(format!("the {what} begins at {:#x}, which is not aligned for {name}", buffer.pointer()));
         }
         Ok(buffer.len() / width)

@@ -60,7 +60,7 @@ impl Comm {
     pub fn register_window(&self, buffer: &DeviceBuffer) -> Result<Registration, NcclError> {
         const CALL: &str = "ncclCommWindowRegister";
         self.expect_registrable(CALL, buffer)?;
-        if buffer.pointer() % WINDOW_ALIGN_BYTES != 0 {
+        if !buffer.pointer().is_multiple_of(WINDOW_ALIGN_BYTES) {
             return Err(NcclError::invalid(CALL, "a window begins at a page of 4096 bytes"));
         }
         let slot = Slot::default();
