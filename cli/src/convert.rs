@@ -8,8 +8,8 @@ use std::path::PathBuf;
 
 /// Writes a graph in another form
 ///
-/// Without --to, the ending of OUT decides: .txt and .py are FX text, .hlo is HLO text, .bkt is native text, .json is
-/// JSON. Gzip is read, never written.
+/// Without --to, the ending of OUT decides: .txt and .py are FX text, .hlo is HLO text, .pt2 is an archive of
+/// torch.export, .bkt is native text, .json is JSON. Gzip is read, never written.
 #[derive(Debug, clap::Args)]
 pub struct ConvertArgs {
     /// The file to read; `-` is stdin
@@ -28,6 +28,8 @@ pub struct ConvertArgs {
 pub enum FormatWord {
     /// PyTorch FX text
     Fx,
+    /// A program of torch.export; only of what was read as one
+    Export,
     /// XLA HLO text; only of what was read as HLO text
     Hlo,
     /// Bucketeer's own text
@@ -40,6 +42,7 @@ impl From<FormatWord> for Format {
     fn from(word: FormatWord) -> Self {
         match word {
             FormatWord::Fx => Self::Fx,
+            FormatWord::Export => Self::Export,
             FormatWord::Hlo => Self::Hlo,
             FormatWord::Native => Self::Native,
             FormatWord::Json => Self::Json,
@@ -55,15 +58,15 @@ pub fn run(arguments: &ConvertArgs) -> Result<Verdict> {
         None => match Format::of_extension(extension) {
             Some(format) => format,
             None => bail!(
-                "no form given: `{}` ends in none of .txt, .py (FX), .hlo (HLO), .bkt (native), .json; say --to fx, hlo, \
-                 native or json",
+                "no form given: `{}` ends in none of .txt, .py (FX), .hlo (HLO), .pt2 (torch.export), .bkt (native), \
+                 .json; say --to fx, hlo, export, native or json",
                 arguments.out.display()
             ),
         },
     };
     let document = input::read_document(&arguments.input)?;
     let converted = to_format(document, to, &input::label(&arguments.input))?;
-    output::write(Some(&arguments.out), &converted.print())?;
+    output::write(Some(&arguments.out), &converted)?;
     Ok(Verdict::Accepted)
 }
 

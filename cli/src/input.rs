@@ -4,7 +4,8 @@ use crate::fault::InputFault;
 use crate::talk;
 use crate::units::count;
 use anyhow::{Context, Result, bail};
-use bucketeer::formats::{Document, GroupsError, GroupsFile};
+use bucketeer::formats::stablehlo::is_stablehlo;
+use bucketeer::formats::{Document, GroupsError, GroupsFile, ReadError};
 use std::io::Read;
 use std::path::Path;
 
@@ -34,7 +35,7 @@ fn is_stdin(path: &Path) -> bool {
 }
 
 /// A file's bytes.
-pub fn read_bytes(path: &Path) -> Result<Vec<u8>> {
+fn read_bytes(path: &Path) -> Result<Vec<u8>> {
     if is_stdin(path) {
         let mut bytes = Vec::new();
         std::io::stdin().lock().read_to_end(&mut bytes).context("cannot read stdin")?;
@@ -45,16 +46,46 @@ pub fn read_bytes(path: &Path) -> Result<Vec<u8>> {
 
 /// A file of graphs.
 pub fn read_document(path: &Path) -> Result<Document> {
-    document_of(&label(path), read_bytes(path)?)
+    let read = match is_stdin(path) {
+        true => Document::read(read_bytes(path)?),
+        false => Document::open(path).with_context(|| format!("cannot read {}", path.display()))?,
+    };
+    checked(&label(path), read)
 }
 
-/// The graphs in a file's bytes.
-pub fn document_of(label: &str, bytes: Vec<u8>) -> Result<Document> {
-    let document = Document::read(bytes).map_err(|error| InputFault::of_read(label, &error))?;
+fn checked(label: &str, read: Result<Document, ReadError>) -> Result<Document> {
+    let document = read.map_err(|error| InputFault::of_read(label, &error))?;
     if document.graphs().is_empty() {
         return Err(InputFault::of_file(label, "it holds no graph").into());
     }
     Ok(document)
+}
+
+/// What `inspect` looks at.
+pub enum Inspected {
+    /// A module of StableHLO.
+    StableHlo(Vec<u8>),
+    /// Anything else.
+    Document(Box<Document>),
+}
+
+/// A file of graphs, or of StableHLO. Of what may be large only the beginning is looked at.
+pub fn read_inspected(path: &Path) -> Result<Inspected> {
+    const BEGINNING_BYTES: u64 = 64 << 10;
+    if is_stdin(path) {
+        let bytes = read_bytes(path)?;
+        if is_stablehlo(&bytes) {
+            return Ok(Inspected::StableHlo(bytes));
+        }
+        return checked(&label(path), Document::read(bytes)).map(|document| Inspected::Document(Box::new(document)));
+    }
+    let mut beginning = Vec::new();
+    let file = std::fs::File::open(path).with_context(|| format!("cannot read {}", path.display()))?;
+    file.take(BEGINNING_BYTES).read_to_end(&mut beginning).with_context(|| format!("cannot read {}", path.display()))?;
+    if is_stablehlo(&beginning) {
+        return Ok(Inspected::StableHlo(read_bytes(path)?));
+    }
+    read_document(path).map(|document| Inspected::Document(Box::new(document)))
 }
 
 /// A file and what it holds.

@@ -4,12 +4,11 @@ mod report;
 mod stablehlo;
 
 use crate::fault::InputFault;
-use crate::input::FactsArgs;
+use crate::input::{FactsArgs, Inspected};
 use crate::table::{Align, Table};
 use crate::units::{count, human, human_or_unknown};
 use crate::{Verdict, input, output, talk};
 use anyhow::{Context, Result};
-use bucketeer::formats::stablehlo::is_stablehlo;
 use bucketeer::ir::VerifyErrors;
 use report::GraphReport;
 use std::path::PathBuf;
@@ -20,7 +19,8 @@ use std::path::PathBuf;
 /// well-formed.
 #[derive(Debug, clap::Args)]
 pub struct InspectArgs {
-    /// The file to look at: FX text, HLO text, StableHLO, native text or JSON, plain or gzip; `-` is stdin
+    /// The file to look at: FX text, HLO text, StableHLO, a .pt2 archive or its model.json, native text or JSON, plain or gzip;
+    /// `-` is stdin
     #[arg(value_name = "GRAPH")]
     graph: PathBuf,
     #[command(flatten)]
@@ -34,11 +34,10 @@ pub struct InspectArgs {
 pub fn run(arguments: InspectArgs) -> Result<Verdict> {
     let facts = arguments.facts.validate()?;
     let label = input::label(&arguments.graph);
-    let bytes = input::read_bytes(&arguments.graph)?;
-    if is_stablehlo(&bytes) {
-        return stablehlo::run(&label, &bytes, arguments.json);
-    }
-    let mut document = input::document_of(&label, bytes)?;
+    let mut document = match input::read_inspected(&arguments.graph)? {
+        Inspected::StableHlo(bytes) => return stablehlo::run(&label, &bytes, arguments.json),
+        Inspected::Document(document) => *document,
+    };
     facts.apply(&mut document)?;
     let mut reports = Vec::new();
     let mut verdict = Verdict::Accepted;

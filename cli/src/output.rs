@@ -1,6 +1,7 @@
 //! Writing results: to stdout, or to a file that is either replaced whole or left as it was.
 
 use anyhow::{Context, Result};
+use bucketeer::formats::Document;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -19,12 +20,39 @@ pub fn is_closed_pipe(error: &anyhow::Error) -> bool {
     error.chain().any(closed)
 }
 
+/// What a file is to hold.
+pub trait Content {
+    fn write_to(&self, out: &mut dyn Write) -> io::Result<()>;
+}
+
+impl Content for [u8] {
+    fn write_to(&self, out: &mut dyn Write) -> io::Result<()> {
+        out.write_all(self)
+    }
+}
+
+impl Content for Vec<u8> {
+    fn write_to(&self, out: &mut dyn Write) -> io::Result<()> {
+        out.write_all(self)
+    }
+}
+
+impl Content for Document {
+    fn write_to(&self, out: &mut dyn Write) -> io::Result<()> {
+        self.write(out)
+    }
+}
+
 /// Writes a result: to stdout for none or `-`, else to the file.
-pub fn write(path: Option<&Path>, bytes: &[u8]) -> Result<()> {
+pub fn write<C: Content + ?Sized>(path: Option<&Path>, content: &C) -> Result<()> {
+    let to_stdout = || {
+        let mut stdout = io::stdout().lock();
+        content.write_to(&mut stdout).and_then(|()| stdout.flush()).context("cannot write to stdout")
+    };
     match path {
-        None => to_stdout(bytes),
-        Some(path) if path.as_os_str() == "-" => to_stdout(bytes),
-        Some(path) => replace(path, bytes).with_context(|| format!("cannot write {}", path.display())),
+        None => to_stdout(),
+        Some(path) if path.as_os_str() == "-" => to_stdout(),
+        Some(path) => replace(path, content).with_context(|| format!("cannot write {}", path.display())),
     }
 }
 
@@ -38,11 +66,11 @@ pub fn of_rank(path: &Path, rank: u32) -> PathBuf {
 }
 
 /// Writes several files, each when it is made. Until all are written beside their places, none is replaced.
-pub fn write_all(files: impl IntoIterator<Item = Result<(PathBuf, Vec<u8>)>>) -> Result<()> {
+pub fn write_all<C: Content>(files: impl IntoIterator<Item = Result<(PathBuf, C)>>) -> Result<()> {
     let mut staged = Vec::new();
     for file in files {
-        let (path, bytes) = file?;
-        let beside = stage(&path, &bytes).with_context(|| format!("cannot write {}", path.display()))?;
+        let (path, content) = file?;
+        let beside = stage(&path, &content).with_context(|| format!("cannot write {}", path.display()))?;
         staged.push((path, beside));
     }
     for (path, staged) in staged {
@@ -52,8 +80,8 @@ pub fn write_all(files: impl IntoIterator<Item = Result<(PathBuf, Vec<u8>)>>) ->
 }
 
 /// Writes beside the file, then takes its place. Whatever fails, the old file is whole.
-fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    stage(path, bytes)?.place()
+fn replace<C: Content + ?Sized>(path: &Path, content: &C) -> io::Result<()> {
+    stage(path, content)?.place()
 }
 
 /// A file that is written, but not yet in its place. It goes if it never gets there.
@@ -81,14 +109,14 @@ impl Drop for Staged {
     }
 }
 
-fn stage(path: &Path, bytes: &[u8]) -> io::Result<Staged> {
+fn stage<C: Content + ?Sized>(path: &Path, content: &C) -> io::Result<Staged> {
     // Through links, so that a link stays one.
     let target = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
     let old = match fs::metadata(&target) {
         Ok(old) if old.is_dir() => return Err(io::Error::from(io::ErrorKind::IsADirectory)),
         // Devices and pipes are written to, not replaced.
         Ok(old) if !old.is_file() => {
-            OpenOptions::new().write(true).open(&target)?.write_all(bytes)?;
+            content.write_to(&mut OpenOptions::new().write(true).open(&target)?)?;
             return Ok(Staged { beside: None, target });
         }
         // A file that may not be written is not to be replaced either.
@@ -100,7 +128,7 @@ fn stage(path: &Path, bytes: &[u8]) -> io::Result<Staged> {
     };
     let (mut file, beside) = create_beside(&target)?;
     let staged = Staged { beside: Some(beside), target };
-    file.write_all(bytes)?;
+    content.write_to(&mut file)?;
     if let Some(old) = &old {
         file.set_permissions(old.permissions())?;
     }

@@ -12,6 +12,7 @@ use crate::fault::InputFault;
 use crate::{Verdict, input, output, talk};
 use anyhow::{Context, Result, anyhow};
 use args::Job;
+use bucketeer::formats::Format;
 use bucketeer::ir::{Dependencies, Graph};
 use bucketeer::passes::{PassReport, Pipeline, PipelineError};
 use report::{Before, GraphReport};
@@ -58,10 +59,14 @@ pub fn run(arguments: RewriteArgs) -> Result<Verdict> {
     if let Some(format) = job.to.filter(|_| writes_graph) {
         document = progress.pause(|| crate::convert::to_format(document, format, &label))?;
     }
-    let text = if writes_graph { times.measure("print", || document.print()) } else { Vec::new() };
+    // An archive is copied as it is written, for its weights may be larger than memory.
+    let streams = document.format() == Format::Export;
+    let text = if writes_graph && !streams { times.measure("print", || document.print()) } else { Vec::new() };
     drop(progress);
     show(&job, &reports, &times);
-    if writes_graph {
+    if writes_graph && streams {
+        output::write(job.out.as_deref(), &document)?;
+    } else if writes_graph {
         output::write(job.out.as_deref(), &text)?;
     }
     if job.json {

@@ -1,16 +1,20 @@
 //! A file that holds graphs, in whichever form it has.
 
 use super::error::{ConvertError, Place, ReadError};
+use super::export::{self, ExportFile};
 use super::fx::{self, FxText};
 use super::hlo::{self, HloText};
 use super::stablehlo::is_stablehlo;
 use crate::ir::json::{from_json, to_json};
 use crate::ir::{Collective, CollectiveKind, Graph, ProcessGroup, Strength, text};
-use std::io::Read;
+use std::io::{self, Read, Seek, Write};
+use std::path::Path;
 
 /// A form that graphs have in files.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Format {
+    /// A program of torch.export: a `.pt2` archive, or its `model.json`.
+    Export,
     /// PyTorch FX text.
     Fx,
     /// XLA HLO text.
@@ -26,6 +30,7 @@ impl Format {
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
+            Self::Export => "export",
             Self::Fx => "fx",
             Self::Hlo => "hlo",
             Self::Native => "native",
@@ -37,6 +42,7 @@ impl Format {
     #[must_use]
     pub const fn title(self) -> &'static str {
         match self {
+            Self::Export => "a program of torch.export",
             Self::Fx => "FX text",
             Self::Hlo => "HLO text",
             Self::Native => "native text",
@@ -50,6 +56,7 @@ impl Format {
         match extension {
             "txt" | "py" => Some(Self::Fx),
             "hlo" => Some(Self::Hlo),
+            "pt2" => Some(Self::Export),
             "bkt" => Some(Self::Native),
             "json" => Some(Self::Json),
             _ => None,
@@ -67,6 +74,7 @@ pub struct Document {
 
 #[derive(Clone, Debug)]
 enum Body {
+    Export(Box<ExportFile>),
     Fx(FxText),
     Hlo(Box<HloText>),
     Native(Box<[Graph; 1]>),
@@ -81,13 +89,40 @@ const SMALL_BYTES: u64 = 64 << 20;
 const LARGEST_RATIO: u64 = 200;
 
 impl Document {
-    /// Reads a file: FX text, HLO text, native text or JSON, plain or as gzip, told apart by their content.
+    /// Opens a file and reads it, as [`Document::read`] does. Of an archive only the graphs are read; the file is kept
+    /// open, for all else is copied from it when the archive is written.
+    ///
+    /// # Errors
+    /// An I/O error if the file cannot be opened or read, else [`ReadError`] at the first fault.
+    pub fn open(path: &Path) -> io::Result<Result<Self, ReadError>> {
+        let mut file = std::fs::File::open(path)?;
+        let mut bytes = Vec::new();
+        (&mut file).take(4).read_to_end(&mut bytes)?;
+        // A pipe cannot be gone back and forth in.
+        if export::is_archive(&bytes) && file.metadata()?.is_file() {
+            file.rewind()?;
+            return Ok(ExportFile::open_archive(file).map(Self::of_export).map_err(ReadError::Export));
+        }
+        file.read_to_end(&mut bytes)?;
+        Ok(Self::read(bytes))
+    }
+
+    /// Reads a file: FX text, HLO text, a program of torch.export, native text or JSON, plain or as gzip, told apart by
+    /// their content.
     ///
     /// # Errors
     /// [`ReadError`] at the first fault.
     pub fn read(bytes: Vec<u8>) -> Result<Self, ReadError> {
+        if export::is_archive(&bytes) {
+            return ExportFile::parse_archive(bytes).map(Self::of_export).map_err(ReadError::Export);
+        }
         let bytes = if bytes.starts_with(GZIP_MAGIC) { decompress(&bytes)? } else { bytes };
         match detect(&bytes)? {
+            Format::Export => {
+                utf8(&bytes)?;
+                let text = String::from_utf8(bytes).expect("the bytes are UTF-8, as was just checked");
+                ExportFile::parse_json(text).map(Self::of_export).map_err(ReadError::Export)
+            }
             Format::Fx => Ok(Self::new(Body::Fx(FxText::parse(bytes).map_err(ReadError::Fx)?))),
             Format::Hlo => {
                 utf8(&bytes)?;
@@ -113,6 +148,10 @@ impl Document {
         }
     }
 
+    fn of_export(file: ExportFile) -> Self {
+        Self::new(Body::Export(Box::new(file)))
+    }
+
     fn new(body: Body) -> Self {
         Self { body, source: "".into() }
     }
@@ -123,7 +162,7 @@ impl Document {
         match &self.body {
             Body::Fx(text) => text.source(),
             Body::Hlo(text) => text.source(),
-            Body::Native(_) | Body::Json(_) => &self.source,
+            Body::Export(_) | Body::Native(_) | Body::Json(_) => &self.source,
         }
     }
 
@@ -131,6 +170,7 @@ impl Document {
     #[must_use]
     pub const fn format(&self) -> Format {
         match self.body {
+            Body::Export(_) => Format::Export,
             Body::Fx(_) => Format::Fx,
             Body::Hlo(_) => Format::Hlo,
             Body::Native(_) => Format::Native,
@@ -148,25 +188,47 @@ impl Document {
     #[must_use]
     pub fn graphs(&self) -> &[Graph] {
         match &self.body {
+            Body::Export(file) => file.graphs(),
             Body::Fx(text) => text.graphs(),
             Body::Hlo(text) => text.graphs(),
             Body::Native(graph) | Body::Json(graph) => &graph[..],
         }
     }
 
-    /// Its graphs, to edit. In FX text, inputs print as they were read.
+    /// Its graphs, to edit. In FX text and in programs of torch.export, inputs print as they were read.
     pub fn graphs_mut(&mut self) -> &mut [Graph] {
         match &mut self.body {
+            Body::Export(file) => file.graphs_mut(),
             Body::Fx(text) => text.graphs_mut(),
             Body::Hlo(text) => text.graphs_mut(),
             Body::Native(graph) | Body::Json(graph) => &mut graph[..],
         }
     }
 
+    /// Writes the file's bytes, with the graphs as they are now. An archive that was opened is copied piece by piece.
+    ///
+    /// # Errors
+    /// When `out` fails, or the file that an archive is copied from.
+    pub fn write(&self, out: &mut dyn Write) -> io::Result<()> {
+        match &self.body {
+            Body::Export(file) => file.write(out),
+            _ => out.write_all(&self.print()),
+        }
+    }
+
     /// The file's bytes, with the graphs as they are now.
+    ///
+    /// # Panics
+    /// When the file of an archive that was opened with [`Document::open`] can no longer be read; [`Document::write`]
+    /// says so instead.
     #[must_use]
     pub fn print(&self) -> Vec<u8> {
         match &self.body {
+            Body::Export(file) => {
+                let mut bytes = Vec::new();
+                file.write(&mut bytes).expect("the archive that was opened is still there");
+                bytes
+            }
             Body::Fx(text) => text.print(),
             Body::Hlo(text) => text.print(),
             Body::Native(graph) => text::print(&graph[0]).into_bytes(),
@@ -188,12 +250,14 @@ impl Document {
         if self.format() == to {
             return Ok(self);
         }
-        if to == Format::Hlo {
-            return Err(ConvertError::IntoHlo { from: self.format() });
+        match to {
+            Format::Hlo => return Err(ConvertError::IntoHlo { from: self.format() }),
+            Format::Export => return Err(ConvertError::IntoExport { from: self.format() }),
+            _ => {}
         }
         let graph = self.into_only_graph(to)?;
         let body = match to {
-            Format::Hlo => unreachable!("refused above"),
+            Format::Hlo | Format::Export => unreachable!("refused above"),
             Format::Native => Body::Native(Box::new([graph])),
             Format::Json => Body::Json(Box::new([graph])),
             Format::Fx => {
@@ -210,6 +274,9 @@ impl Document {
     pub fn losses(&self, to: Format) -> Vec<String> {
         if self.format() == Format::Hlo && to != Format::Hlo {
             return vec!["layouts, metadata, and bodies of fusions and reductions".to_owned()];
+        }
+        if self.format() == Format::Export && to != Format::Export {
+            return vec!["weights, signature, and metadata of nodes that are no collectives".to_owned()];
         }
         if to != Format::Fx || self.format() == Format::Fx {
             return Vec::new();
@@ -245,13 +312,18 @@ impl Document {
                 Ok(graph)
             }
             Body::Hlo(text) => Ok(hlo::with_plain_names(&text.graphs()[0])),
-            Body::Fx(text) => match text.graphs() {
-                [graph] => Ok(graph.clone()),
-                graphs => {
-                    let names: Vec<&str> = graphs.iter().map(|graph| graph.name.as_str()).collect();
-                    Err(ConvertError::GraphCount { found: graphs.len(), names: names.join(", "), to })
-                }
-            },
+            Body::Fx(text) => only_graph(text.graphs(), to).cloned(),
+            Body::Export(file) => only_graph(file.graphs(), to).map(hlo::with_plain_names),
+        }
+    }
+}
+
+fn only_graph(graphs: &[Graph], to: Format) -> Result<&Graph, ConvertError> {
+    match graphs {
+        [graph] => Ok(graph),
+        graphs => {
+            let names: Vec<&str> = graphs.iter().map(|graph| graph.name.as_str()).collect();
+            Err(ConvertError::GraphCount { found: graphs.len(), names: names.join(", "), to })
         }
     }
 }
@@ -281,12 +353,12 @@ fn json_place(text: &str, error: &serde_json::Error) -> Option<Place> {
     Some(Place::of_byte(text.as_bytes(), start + error.column().saturating_sub(1)))
 }
 
-/// Tells the forms apart. JSON begins with a brace, HLO text with `HloModule`. FX text has a line with a class or `def forward`, or at least
+/// Tells the forms apart. JSON begins with a brace, and is a program of torch.export if it has a `graph_module`; HLO text with `HloModule`. FX text has a line with a class or `def forward`, or at least
 /// statements in PyTorch's operators; logs may stand before. Native text begins with a statement.
 fn detect(bytes: &[u8]) -> Result<Format, ReadError> {
     let Some(first) = bytes.iter().position(|byte| !byte.is_ascii_whitespace()) else { return Err(ReadError::Empty) };
     if bytes[first] == b'{' {
-        return Ok(Format::Json);
+        return Ok(if export::is_program(bytes) { Format::Export } else { Format::Json });
     }
     if hlo::begins(bytes) {
         return Ok(Format::Hlo);

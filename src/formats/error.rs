@@ -1,6 +1,7 @@
 //! Why bytes are not a document, and why a document cannot be said in another form.
 
 use super::document::Format;
+use super::export::ExportError;
 use super::fx::{FxError, FxPrintError};
 use super::hlo::HloError;
 use crate::ir::json::JsonError;
@@ -40,7 +41,7 @@ impl Place {
 #[non_exhaustive]
 pub enum ReadError {
     /// There is nothing in it.
-    #[error("it is empty; expected FX text, HLO text, native text or JSON")]
+    #[error("it is empty; expected FX text, HLO text, a program of torch.export, native text or JSON")]
     Empty,
     /// It begins as gzip does, but is not.
     #[error("it begins as gzip does, but does not decompress: {0}")]
@@ -62,7 +63,7 @@ pub enum ReadError {
         place: Place,
     },
     /// None of the forms.
-    #[error("it is neither FX text, HLO text, native text nor JSON")]
+    #[error("it is neither FX text, HLO text, a program of torch.export, native text nor JSON")]
     UnknownForm {
         /// The first line that says so.
         place: Place,
@@ -73,6 +74,9 @@ pub enum ReadError {
          XLA_FLAGS=--xla_dump_to=FOLDER writes"
     )]
     StableHlo,
+    /// A fault in a program of torch.export, or the archive around it.
+    #[error(transparent)]
+    Export(ExportError),
     /// A fault in FX text.
     #[error(transparent)]
     Fx(FxError),
@@ -105,6 +109,7 @@ impl ReadError {
                 source_line: error.source_line.clone(),
                 caret: error.caret,
             }),
+            Self::Export(error) => error.place.clone(),
             Self::Hlo(error) => Some(error.place.clone()),
             Self::Native(error) => Some(Place {
                 line: error.line,
@@ -124,6 +129,11 @@ impl ReadError {
                 Some(problem) => problem.clone(),
                 None => format!("found `{}`", error.found),
             },
+            Self::Export(error) => match &error.place {
+                Some(_) => error.what(),
+                None if error.expected.is_empty() => error.what(),
+                None => format!("{}; expected {}", error.what(), error.expected),
+            },
             Self::Hlo(error) => error.problem.clone(),
             Self::Native(error) => format!("found {}", error.found),
             other => other.to_string(),
@@ -135,6 +145,7 @@ impl ReadError {
     pub fn expected(&self) -> Option<&str> {
         match self {
             Self::Fx(error) => Some(&error.expected).filter(|text| !text.is_empty()).map(String::as_str),
+            Self::Export(error) => Some(&error.expected).filter(|text| !text.is_empty()).map(String::as_str),
             Self::Hlo(error) => Some(&error.expected).filter(|text| !text.is_empty()).map(String::as_str),
             Self::Native(error) => Some(&error.expected),
             Self::UnknownForm { .. } => {
@@ -163,6 +174,15 @@ pub enum ConvertError {
     /// HLO text needs layouts and bodies of fusions, which only HLO text has.
     #[error("HLO text is made from HLO text only, and this is {}", .from.title())]
     IntoHlo {
+        /// What it is.
+        from: Format,
+    },
+    /// A program needs weights, a signature and schemas of operators, which only programs have.
+    #[error(
+        "a program of torch.export is made from one only, for its weights and signature have no counterpart elsewhere, \
+         and this is {}", .from.title()
+    )]
+    IntoExport {
         /// What it is.
         from: Format,
     },

@@ -5,6 +5,7 @@
 
 mod document;
 mod error;
+pub mod export;
 pub mod fx;
 mod groups;
 pub mod hlo;

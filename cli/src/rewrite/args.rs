@@ -23,7 +23,7 @@ use std::path::{Path, PathBuf};
 /// all-reduces up to 25 MiB; if one is given, only those that are given.
 #[derive(Debug, clap::Args)]
 pub struct RewriteArgs {
-    /// The file of all ranks, or that of each: FX text, HLO text, native text or JSON, plain or gzip; `-` is stdin
+    /// The file of all ranks, or that of each: FX text, HLO text, a .pt2 archive or its model.json, native text or JSON, plain or gzip; `-` is stdin
     #[arg(value_name = "GRAPH", required = true)]
     graphs: Vec<PathBuf>,
     /// Bucket all-gathers
@@ -441,6 +441,11 @@ impl Job {
             match document.format() {
                 Format::Fx if options.kind == BucketKind::Permute => {
                     bail!("FX text has no word for several permutes in one; it cannot be rewritten with --permute");
+                }
+                Format::Export if options.kind == BucketKind::Permute => {
+                    bail!(
+                        "PyTorch has no operator for several permutes in one; a program cannot be rewritten with --permute"
+                    );
                 }
                 Format::Hlo => {
                     let has_form = !matches!(options.kind, BucketKind::Broadcast | BucketKind::AllToAll);

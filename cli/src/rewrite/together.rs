@@ -8,6 +8,7 @@ use crate::input::{self, File};
 use crate::{Verdict, check_ranks, output, talk};
 use anyhow::{Context, Result, anyhow, bail};
 use bucketeer::check::ranks::{RankOptions, check_ranks as find_faults};
+use bucketeer::formats::Document;
 use bucketeer::ir::{Dependencies, Graph};
 use bucketeer::passes::{PipelineError, TogetherError};
 
@@ -58,13 +59,13 @@ pub fn run(job: &mut Job) -> Result<Verdict> {
 }
 
 /// Each rank's file, as it is to be.
-fn texts(job: &Job, files: Vec<File>) -> Result<Vec<(std::path::PathBuf, Vec<u8>)>> {
+fn texts(job: &Job, files: Vec<File>) -> Result<Vec<(std::path::PathBuf, Document)>> {
     let text = |(rank, file): (usize, File)| {
         let File { label, mut document } = file;
         if let Some(format) = job.to {
             document = crate::convert::to_format(document, format, &label)?;
         }
-        Ok(job.out_of_rank(rank as u32).map(|out| (out, document.print())))
+        Ok(job.out_of_rank(rank as u32).map(|out| (out, document)))
     };
     files.into_iter().enumerate().filter_map(|file| text(file).transpose()).collect()
 }

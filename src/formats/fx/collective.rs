@@ -11,7 +11,7 @@ use crate::ir::{Arg, Args, Collective, CollectiveKind, GlobalRank, Graph, GroupI
 
 /// A parameter of a collective operator.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Parameter {
+pub(in crate::formats) enum Parameter {
     Input,
     ReduceOp,
     Root,
@@ -44,6 +44,16 @@ impl Parameter {
     }
 }
 
+impl Parameter {
+    /// The first of its names that PyTorch's own schemas use.
+    pub(in crate::formats) const fn schema_name(self, coalesced: bool) -> &'static str {
+        match self {
+            Self::Input if coalesced => "inputs",
+            parameter => parameter.keywords()[0],
+        }
+    }
+}
+
 /// The parameters of a kind's operator, in order, before those that name the group.
 const fn own_parameters(kind: &str) -> &'static [Parameter] {
     match kind.as_bytes() {
@@ -66,12 +76,12 @@ pub(super) fn group_parameters(kind: &str, legacy: bool) -> &'static [Parameter]
 }
 
 /// All parameters of a kind's operator, in order.
-pub(super) fn parameters(kind: &str, legacy: bool) -> impl Iterator<Item = Parameter> {
+pub(in crate::formats) fn parameters(kind: &str, legacy: bool) -> impl Iterator<Item = Parameter> {
     own_parameters(kind).iter().chain(group_parameters(kind, legacy)).copied()
 }
 
 /// What a call means.
-pub(super) struct Meaning {
+pub(in crate::formats) struct Meaning {
     pub op: Op,
     pub args: Args,
     /// The group is this operand, so the same text with other operands means another group.
@@ -80,7 +90,12 @@ pub(super) struct Meaning {
 
 /// The meaning of a call: a collective or wait if it is one that PyTorch has, with arguments that fit; else the call
 /// itself. `operand` names operands.
-pub(super) fn meaning(graph: &mut Graph, target: &str, args: Args, operand: &dyn Fn(u32) -> String) -> Meaning {
+pub(in crate::formats) fn meaning(
+    graph: &mut Graph,
+    target: &str,
+    args: Args,
+    operand: &dyn Fn(u32) -> String,
+) -> Meaning {
     if let Some((namespace, base)) = functional_operator(target) {
         if base == "wait_tensor"
             && let Some(args) = wait_arguments(&args)
@@ -264,7 +279,7 @@ fn intern_group(
 }
 
 /// Tag and ranks, if the group was named by the older operators.
-pub(super) fn legacy_group(graph: &Graph, id: GroupId) -> Option<(&str, &str)> {
+pub(in crate::formats) fn legacy_group(graph: &Graph, id: GroupId) -> Option<(&str, &str)> {
     let group = graph.group(id);
     let (tag, ranks) = group.name.split_once(":[").filter(|_| group.name.ends_with(']'))?;
     (group.members.len() == 1).then(|| (tag, &group.name[group.name.len() - ranks.len() - 1..]))

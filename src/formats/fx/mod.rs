@@ -22,6 +22,7 @@ mod read;
 mod tails;
 mod write;
 
+pub(super) use collective::{Meaning, Parameter, legacy_group, meaning, parameters};
 pub use emit::print_fresh;
 pub use error::{FxError, FxPrintError};
 
