@@ -266,14 +266,16 @@ impl<'a> GraphReader<'a> {
     /// Calls `visit` with each value that an output or input names, `None` for one that has no name. Gives whether it
     /// is a list of values.
     fn output_names(&self, part: &'a RawValue, visit: &mut dyn FnMut(Option<&str>, usize)) -> Result<bool, Fault> {
-        let (kind, value) = union(self.text, part)?;
+        let (mut kind, mut value) = union(self.text, part)?;
+        if kind == "as_optional_tensor" {
+            (kind, value) = union(self.text, value)?;
+        }
         let items: Vec<&'a RawValue> = match &*kind {
             "as_tensors" | "as_sym_ints" | "as_sym_floats" | "as_sym_bools" => parse(self.text, value)?,
             "as_ints" | "as_floats" | "as_bools" | "as_strings" | "as_nested_tensors" | "as_optional_tensors" => {
                 parse::<Vec<&'a RawValue>>(self.text, value)?.iter().for_each(|part| visit(None, self.at(part)));
                 return Ok(true);
             }
-            "as_optional_tensor" => return self.output_names(value, visit),
             "as_tensor" | "as_custom_obj" => {
                 visit(Some(&parse::<Named>(self.text, value)?.name), self.at(value));
                 return Ok(false);

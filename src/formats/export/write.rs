@@ -6,7 +6,7 @@
 use super::edits::{Edits, names_in};
 use super::emit::{self, Style, list, quoted};
 use super::read::in_order;
-use super::records::NodeRecord;
+use super::records::{InputRecord, NodeRecord, union};
 use super::tables;
 use super::text::{GraphText, NONE, ProgramText};
 use crate::ir::{Arg, Graph, Node, NodeId, Op, Type};
@@ -207,7 +207,8 @@ impl<'a> Printer<'a> {
         }
         let Ok(record) = serde_json::from_str::<NodeRecord<'_>>(&self.text[range.clone()]) else { return false };
         let mut names = Vec::new();
-        for input in in_order(&record.inputs).filter(|input| !input.arg.get().starts_with("{\"as_graph\"")) {
+        let is_graph = |input: &InputRecord<'_>| union(self.text, input.arg).is_ok_and(|(kind, _)| kind == "as_graph");
+        for input in in_order(&record.inputs).filter(|input| !is_graph(input)) {
             let start = super::error::offset(self.text, input.arg);
             names.extend(names_in(self.text, start..start + input.arg.get().len()));
         }
