@@ -10,17 +10,20 @@ use crate::ir::{Arg, Dim, NodeId, Op, TensorType, Type};
 use indexmap::IndexMap;
 use std::borrow::Cow;
 
-/// Values by name, with their types, and the node if it is one's own value.
-type Values<'a> = IndexMap<String, (&'a Type, Option<NodeId>)>;
+/// The type of a value, and the node that it is, if it is one.
+type Value<'a> = (&'a Type, Option<NodeId>);
+
+/// Values by name.
+type Values<'a> = IndexMap<String, Value<'a>>;
 
 /// Writes the tables, if values came, went or changed.
 pub(super) fn write(printer: &Printer<'_>, edits: &mut Edits) {
     let values = values(printer);
-    let tensor = |(ty, id): &(&Type, Option<NodeId>)| match ty {
+    let tensor = |(ty, id): &Value<'_>| match ty {
         Type::Tensor(tensor) => Some(tensor_text(printer, tensor, id.map_or(0, |id| storage_offset(printer, id)))),
         _ => None,
     };
-    let integer = |(ty, _): &(&Type, Option<NodeId>)| match ty {
+    let integer = |(ty, _): &Value<'_>| match ty {
         Type::SymInt(expr) => Dim::from_expr(expr.clone()).map(|dim| size_text(printer, &dim)),
         _ => None,
     };
@@ -62,7 +65,7 @@ fn table(
     printer: &Printer<'_>,
     then: &Table,
     values: &Values<'_>,
-    text_of: &dyn Fn(&(&Type, Option<NodeId>)) -> Option<String>,
+    text_of: &dyn Fn(&Value<'_>) -> Option<String>,
     edits: &mut Edits,
 ) {
     let mut entries: Vec<(&str, Cow<'_, str>)> = Vec::with_capacity(then.entries.len());
@@ -97,7 +100,7 @@ fn table(
 }
 
 /// Whether a value that was read has another type now.
-fn is_changed(printer: &Printer<'_>, name: &str, (ty, id): &(&Type, Option<NodeId>)) -> bool {
+fn is_changed(printer: &Printer<'_>, name: &str, (ty, id): &Value<'_>) -> bool {
     let read = id.and_then(|id| printer.then.read.get(id.index()));
     match read.filter(|node| printer.graph.text(node.name) == name) {
         Some(node) => printer.graph.ty(node.ty) != *ty,
