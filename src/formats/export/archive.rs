@@ -298,14 +298,15 @@ impl Archive {
             self.source.copy(at..member.start, out)?;
             let packed = pack(member.method, text.as_bytes())?;
             let header_length = model.data.start - member.start;
-            self.header(member, header_length, &packed, text.len(), out)?;
+            let sizes = Sizes { crc: crc(text.as_bytes()), packed: packed.len(), expanded: text.len() };
+            self.header(member, header_length, &sizes, out)?;
             out.write_all(&packed)?;
             // What follows keeps its place among multiples of 64.
             let length = header_length + packed.len() as u64;
             let old_length = old_end - member.start;
             let padding = (old_length % ALIGNMENT + ALIGNMENT - length % ALIGNMENT) % ALIGNMENT;
             out.write_all(&vec![0; padding as usize])?;
-            table.set_sizes(member, crc(text.as_bytes()), packed.len(), text.len())?;
+            table.set_sizes(member, &sizes)?;
             shift += (length + padding) as i64 - old_length as i64;
             table.moved.push((old_end, shift));
             at = old_end;
@@ -323,26 +324,12 @@ impl Archive {
     }
 
     /// A member's own header, with sizes and checksum in it, so that nothing needs to stand behind the data.
-    fn header(&self, member: &Member, length: u64, packed: &[u8], size: usize, out: &mut dyn Write) -> io::Result<()> {
+    fn header(&self, member: &Member, length: u64, sizes: &Sizes, out: &mut dyn Write) -> io::Result<()> {
         let mut header = self.source.part(member.start..member.start + length)?;
-        let text_crc = match member.method {
-            STORED => crc(packed),
-            _ => {
-                let mut hasher = flate2::Crc::new();
-                let mut reader = flate2::read::DeflateDecoder::new(packed);
-                let mut buffer = [0; 1 << 14];
-                loop {
-                    match reader.read(&mut buffer)? {
-                        0 => break hasher.sum(),
-                        read => hasher.update(&buffer[..read]),
-                    }
-                }
-            }
-        };
         header[6..8].copy_from_slice(&(member.flags & !DESCRIPTOR).to_le_bytes());
-        header[14..18].copy_from_slice(&text_crc.to_le_bytes());
-        header[18..22].copy_from_slice(&narrow(packed.len())?);
-        header[22..26].copy_from_slice(&narrow(size)?);
+        header[14..18].copy_from_slice(&sizes.crc.to_le_bytes());
+        header[18..22].copy_from_slice(&narrow(sizes.packed)?);
+        header[22..26].copy_from_slice(&narrow(sizes.expanded)?);
         out.write_all(&header)
     }
 
@@ -371,6 +358,13 @@ impl Archive {
     }
 }
 
+/// What is stated of a new JSON, beside the header and in the table.
+struct Sizes {
+    crc: u32,
+    packed: usize,
+    expanded: usize,
+}
+
 /// The table of members as it becomes.
 struct Table {
     bytes: Vec<u8>,
@@ -379,12 +373,12 @@ struct Table {
 }
 
 impl Table {
-    fn set_sizes(&mut self, member: &Member, crc: u32, packed: usize, size: usize) -> io::Result<()> {
+    fn set_sizes(&mut self, member: &Member, sizes: &Sizes) -> io::Result<()> {
         let entry = &mut self.bytes[member.entry.clone()];
         entry[8..10].copy_from_slice(&(member.flags & !DESCRIPTOR).to_le_bytes());
-        entry[16..20].copy_from_slice(&crc.to_le_bytes());
-        entry[20..24].copy_from_slice(&narrow(packed)?);
-        entry[24..28].copy_from_slice(&narrow(size)?);
+        entry[16..20].copy_from_slice(&sizes.crc.to_le_bytes());
+        entry[20..24].copy_from_slice(&narrow(sizes.packed)?);
+        entry[24..28].copy_from_slice(&narrow(sizes.expanded)?);
         Ok(())
     }
 

@@ -16,6 +16,12 @@ impl Edits {
         self.0.insert(range.start, (range.end, with));
     }
 
+    /// Forgets what was to be replaced in a part.
+    pub fn forget(&mut self, range: Range<usize>) {
+        let mut inside = self.0.split_off(&range.start);
+        self.0.append(&mut inside.split_off(&range.end));
+    }
+
     /// A part of the text with its replacements, which are then done.
     pub fn apply(&mut self, text: &str, range: Range<usize>) -> String {
         let starts: Vec<usize> = self.0.range(range.clone()).map(|(start, _)| *start).collect();
@@ -96,6 +102,8 @@ mod tests {
         edits.replace(4..4, "x".into());
         assert_eq!(edits.apply("abcdef", 0..3), "abbc");
         assert!(!edits.is_empty());
+        edits.replace(0..1, "y".into());
+        edits.forget(0..2);
         assert_eq!(edits.apply("abcdef", 0..6), "abcdxef");
         assert!(edits.is_empty());
     }

@@ -177,8 +177,7 @@ fn offset_read(printer: &Printer<'_>, id: NodeId) -> Option<u64> {
     if read.op != now.op || read.args != now.args || printer.then.origin[id.index()] == NONE {
         return None;
     }
-    let name = printer.graph.name_of(id);
-    let (_, range) = printer.then.tensors.entries.iter().find(|(known, _)| **known == *name)?;
+    let range = *printer.described.get(printer.graph.name_of(id))?;
     let record: serde_json::Value = serde_json::from_str(&printer.text[range.clone()]).ok()?;
     record.get("storage_offset")?.get("as_int")?.as_u64()
 }

@@ -41,9 +41,13 @@ fn signature(text: &str, program: &ProgramText, outputs: &[Renamed], edits: &mut
             edits.replace(name, renamed.now.clone());
         }
     }
+    if outputs.is_empty() {
+        return;
+    }
+    let now: HashMap<&str, &str, FxBuildHasher> = outputs.iter().map(|it| (&*it.then, &*it.now)).collect();
     for name in program.call_graph.iter().flat_map(|range| names_in(text, range.clone())) {
-        if let Some(renamed) = outputs.iter().find(|renamed| renamed.then == text[name.clone()]) {
-            edits.replace(name, renamed.now.clone());
+        if let Some(now) = now.get(&text[name.clone()]) {
+            edits.replace(name, (*now).to_owned());
         }
     }
 }
@@ -75,6 +79,8 @@ pub(super) struct Printer<'a> {
     pub then: &'a GraphText,
     pub graph: &'a Graph,
     pub style: Style,
+    /// Where what is said of tensors stands, by name.
+    pub described: HashMap<&'a str, &'a Range<usize>, FxBuildHasher>,
     /// Names of all values that were read.
     pub were: HashSet<&'a str, FxBuildHasher>,
     /// Which value names an element of what a node with several makes.
@@ -86,7 +92,8 @@ impl<'a> Printer<'a> {
         let sorted = then.nodes.first().is_some_and(|range| text[range.clone()].starts_with("{\"inputs\""));
         let style = if sorted { Style::Sorted } else { Style::Fields };
         let were = then.read.iter().map(|node| graph.text(node.name)).collect();
-        let mut printer = Self { text, then, graph, style, were, slots: HashMap::default() };
+        let described = then.tensors.entries.iter().map(|(name, range)| (&**name, range)).collect();
+        let mut printer = Self { text, then, graph, style, described, were, slots: HashMap::default() };
         // Where a node keeps its outputs, its values keep their names.
         for (at, &id) in then.order.iter().enumerate() {
             let is_item = then.origin[id.index()] == NONE && matches!(then.read[at].op, Op::Call(_));
@@ -184,7 +191,7 @@ impl<'a> Printer<'a> {
             _ => ", ",
         };
         // Edits inside of nodes that are gone.
-        let _ = edits.apply(self.text, array.clone());
+        edits.forget(array.clone());
         edits.replace(array.clone(), format!("[{before}{}{behind}]", nodes.join(between)));
         tables::write(self, edits);
         renamed
