@@ -32,7 +32,10 @@ fn a_truncated_file_is_refused_where_it_ends() {
 
 #[test]
 fn what_is_no_graph_at_all_is_refused() {
-    refuse("dear diary,\ntoday I\n", &["neither FX text, HLO text, native text nor JSON", "g.txt:1:1", "dear diary,"]);
+    refuse(
+        "dear diary,\ntoday I\n",
+        &["neither FX text, HLO text, a program of torch.export, native text nor JSON", "g.txt:1:1", "dear diary,"],
+    );
     refuse([0x7f, b'E', b'L', b'F', 2, 1, 1, 0, 0xff, 0xfe], &["not UTF-8"]);
 }
 
