@@ -17,7 +17,8 @@ use std::path::PathBuf;
 /// who is in a group.
 #[derive(Debug, clap::Args)]
 pub struct CheckRanksArgs {
-    /// The file of all ranks, or that of each: FX text, HLO text, a .pt2 archive or its model.json, native text or JSON, plain or gzip; `-` is stdin
+    /// The file of all ranks, or that of each: FX text, HLO text, a .pt2 archive or its model.json,
+    /// native text or JSON, plain or gzip; `-` is stdin
     #[arg(value_name = "GRAPH", required = true)]
     graphs: Vec<PathBuf>,
     #[command(flatten)]

@@ -19,8 +19,8 @@ use std::path::PathBuf;
 /// well-formed.
 #[derive(Debug, clap::Args)]
 pub struct InspectArgs {
-    /// The file to look at: FX text, HLO text, StableHLO, a .pt2 archive or its model.json, native text or JSON, plain or gzip;
-    /// `-` is stdin
+    /// The file to look at: FX text, HLO text, StableHLO, a .pt2 archive or its model.json,
+    /// native text or JSON, plain or gzip; `-` is stdin
     #[arg(value_name = "GRAPH")]
     graph: PathBuf,
     #[command(flatten)]

@@ -24,7 +24,8 @@ const MOST_NODES: usize = 100_000;
 /// to compute what the graph does before it is written.
 #[derive(Debug, clap::Args)]
 pub struct LowerArgs {
-    /// The file to lower: FX text, HLO text, a .pt2 archive or its model.json, native text or JSON, plain or gzip; `-` is stdin. It holds one graph
+    /// The file to lower: FX text, HLO text, a .pt2 archive or its model.json,
+    /// native text or JSON, plain or gzip; `-` is stdin. It holds one graph
     #[arg(value_name = "GRAPH")]
     graph: PathBuf,
     /// The form to write

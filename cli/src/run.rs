@@ -40,7 +40,8 @@ type Both = [Vec<Run>; 2];
 /// memory: with --link each call takes as long as on a network. Exit code 1 if the outputs differ.
 #[derive(Debug, clap::Args)]
 pub struct RunArgs {
-    /// The file to run: FX text, HLO text, a .pt2 archive or its model.json, native text or JSON, plain or gzip; `-` is stdin. It holds one graph
+    /// The file to run: FX text, HLO text, a .pt2 archive or its model.json,
+    /// native text or JSON, plain or gzip; `-` is stdin. It holds one graph
     #[arg(value_name = "GRAPH")]
     graph: PathBuf,
     /// The passes that bucket it, in text form, as for `rewrite` [default: what `rewrite` does, less large collectives where

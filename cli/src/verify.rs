@@ -19,7 +19,8 @@ use std::path::PathBuf;
 /// provably is the same; 2 if something could not be followed.
 #[derive(Debug, clap::Args)]
 pub struct VerifyArgs {
-    /// The source: FX text, HLO text, a .pt2 archive or its model.json, native text or JSON, plain or gzip; `-` is stdin
+    /// The source: FX text, HLO text, a .pt2 archive or its model.json,
+    /// native text or JSON, plain or gzip; `-` is stdin
     #[arg(value_name = "BEFORE")]
     before: PathBuf,
     /// What it became, in any of these forms

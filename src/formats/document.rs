@@ -353,8 +353,9 @@ fn json_place(text: &str, error: &serde_json::Error) -> Option<Place> {
     Some(Place::of_byte(text.as_bytes(), start + error.column().saturating_sub(1)))
 }
 
-/// Tells the forms apart. JSON begins with a brace, and is a program of torch.export if it has a `graph_module`; HLO text with `HloModule`. FX text has a line with a class or `def forward`, or at least
-/// statements in PyTorch's operators; logs may stand before. Native text begins with a statement.
+/// Tells the forms apart. JSON begins with a brace, and is a program of torch.export if it has a `graph_module`; HLO text
+/// begins with `HloModule`. FX text has a line with a class or `def forward`, or at least statements in PyTorch's
+/// operators; logs may stand before. Native text begins with a statement.
 fn detect(bytes: &[u8]) -> Result<Format, ReadError> {
     let Some(first) = bytes.iter().position(|byte| !byte.is_ascii_whitespace()) else { return Err(ReadError::Empty) };
     if bytes[first] == b'{' {

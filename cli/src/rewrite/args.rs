@@ -23,7 +23,8 @@ use std::path::{Path, PathBuf};
 /// all-reduces up to 25 MiB; if one is given, only those that are given.
 #[derive(Debug, clap::Args)]
 pub struct RewriteArgs {
-    /// The file of all ranks, or that of each: FX text, HLO text, a .pt2 archive or its model.json, native text or JSON, plain or gzip; `-` is stdin
+    /// The file of all ranks, or that of each: FX text, HLO text, a .pt2 archive or its model.json,
+    /// native text or JSON, plain or gzip; `-` is stdin
     #[arg(value_name = "GRAPH", required = true)]
     graphs: Vec<PathBuf>,
     /// Bucket all-gathers
