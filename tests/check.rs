@@ -36,6 +36,7 @@ fn fixtures() -> Vec<PathBuf> {
 }
 
 #[test]
+#[cfg_attr(debug_assertions, ignore = "long without optimisation")]
 fn every_rewrite_of_a_fixture_is_proven() {
     let (mut proven, mut failures) = (0, Vec::new());
     for path in fixtures() {

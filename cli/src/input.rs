@@ -81,7 +81,9 @@ pub fn read_inspected(path: &Path) -> Result<Inspected> {
     }
     let mut beginning = Vec::new();
     let file = std::fs::File::open(path).with_context(|| format!("cannot read {}", path.display()))?;
-    file.take(BEGINNING_BYTES).read_to_end(&mut beginning).with_context(|| format!("cannot read {}", path.display()))?;
+    file.take(BEGINNING_BYTES)
+        .read_to_end(&mut beginning)
+        .with_context(|| format!("cannot read {}", path.display()))?;
     if is_stablehlo(&beginning) {
         return Ok(Inspected::StableHlo(read_bytes(path)?));
     }
