@@ -64,15 +64,9 @@ fn context(session: &Session) -> Context {
     session.driver().device(0).unwrap().context().unwrap()
 }
 
-fn on_device(
-    program: &Program,
-    context: &Context,
-    nvrtc: Result<&Nvrtc, &NvrtcError>,
-    prepare: impl Fn(&mut DeviceExecutor<'_>) + Sync,
-) -> Result<Vec<Run>, RunError> {
+fn on_device(program: &Program, context: &Context, nvrtc: Result<&Nvrtc, &NvrtcError>) -> Result<Vec<Run>, RunError> {
     on_ranks(program, |rank| {
         let mut executor = DeviceExecutor::new(program, rank, context, nvrtc)?;
-        prepare(&mut executor);
         let inputs = seeded_inputs(program, rank.rank(), 0)?;
         let first = executor.run(&inputs, &mut Reference::new(rank.rank(), 0))?;
         // Memory and events that were used before change nothing.
@@ -89,7 +83,7 @@ fn same(a: &[Run], b: &[Run]) -> bool {
 #[track_caller]
 fn check(session: &Session, program: &Program) {
     let (context, nvrtc) = (context(session), nvrtc(session));
-    let ran = on_device(program, &context, Ok(&nvrtc), |_| {}).unwrap_or_else(|error| panic!("{error}\n{program}"));
+    let ran = on_device(program, &context, Ok(&nvrtc)).unwrap_or_else(|error| panic!("{error}\n{program}"));
     assert!(same(&ran, &on_host(program)), "{program}");
     assert_eq!(session.violations(), Vec::<String>::new());
 }
@@ -158,7 +152,7 @@ fn without_a_compiler_the_kernel_that_comes_with_us_does_the_same() {
     let missing = Nvrtc::load(Some(std::path::Path::new("/nowhere/libnvrtc.so"))).err().unwrap();
     session.register_ptx(bucketeer::codegen::cuda::FIXED_KERNEL, &bucketeer::codegen::cuda::fixed_module());
     let program = program(&fixture("live_static.backward.txt"), DEFAULT, &LowerOptions::default());
-    let ran = on_device(&program, &context(&session), Err(&missing), |_| {}).unwrap_or_else(|error| panic!("{error}"));
+    let ran = on_device(&program, &context(&session), Err(&missing)).unwrap_or_else(|error| panic!("{error}"));
     assert!(same(&ran, &on_host(&program)));
     let rare = parse(
         "x = input f64[40]; y = input f64[40]\na = prims.convert_element_type.default(x, torch.bfloat16) : bf16[40]\n\
@@ -166,7 +160,7 @@ fn without_a_compiler_the_kernel_that_comes_with_us_does_the_same() {
          g = all_gather(a, G:2); h = all_gather(b, G:2)\noutput(wait(g), wait(h))",
     );
     let rare = self::program(&rare.unwrap(), DEFAULT, &LowerOptions { realise: false, ..LowerOptions::default() });
-    let error = on_device(&rare, &context(&session), Err(&missing), |_| {}).err().map(|error| error.to_string());
+    let error = on_device(&rare, &context(&session), Err(&missing)).err().map(|error| error.to_string());
     let error = error.expect("it has no conversion of f64");
     assert!(error.contains("there is no compiler") && error.contains("/nowhere/libnvrtc.so"), "{error}");
 }
@@ -235,11 +229,11 @@ fn what_a_device_refuses_ends_the_run_and_names_the_step() {
     let program = program(&fixture("live_static.backward.txt"), DEFAULT, &LowerOptions::default());
     let (context, nvrtc) = (context(&session), nvrtc(&session));
     session.inject("cuLaunchKernel:2=700");
-    let error = on_device(&program, &context, Ok(&nvrtc), |_| {}).err().map(|error| error.to_string());
+    let error = on_device(&program, &context, Ok(&nvrtc)).err().map(|error| error.to_string());
     let error = error.expect("a launch failed");
     assert!(error.starts_with('`') && error.contains("cuLaunchKernel"), "{error}");
     session.reset();
     session.set_memory_bytes(1000);
-    let error = on_device(&program, &context, Ok(&nvrtc), |_| {}).err().map(|error| error.to_string());
+    let error = on_device(&program, &context, Ok(&nvrtc)).err().map(|error| error.to_string());
     assert!(error.as_ref().is_some_and(|error| error.contains("cannot be allocated")), "{error:?}");
 }

@@ -58,8 +58,6 @@ pub struct MoveKernel {
     /// What the anchors are in.
     buffers: Vec<DeviceBuffer>,
     launches: Vec<Prepared>,
-    /// Blocks that the device runs at once.
-    most_blocks: u32,
 }
 
 /// A launch.
@@ -130,19 +128,7 @@ impl MoveKernel {
             stream.upload(&tables.loops, &given.loops, 0)?;
             launches.push(Prepared { blocks: launch.blocks(most_blocks), anchors: used, tables: given });
         }
-        Ok(Some(Self { function, table, buffers: anchors, launches, most_blocks }))
-    }
-
-    /// Registers of a thread, and its bytes of local memory.
-    #[must_use]
-    pub fn cost(&self) -> (u32, u32) {
-        (self.function.registers(), self.function.local_bytes())
-    }
-
-    /// Most blocks of a launch.
-    #[must_use]
-    pub const fn most_blocks(&self) -> u32 {
-        self.most_blocks
+        Ok(Some(Self { function, table, buffers: anchors, launches }))
     }
 
     /// Enqueues the module's launch of that number.

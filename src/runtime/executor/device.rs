@@ -248,12 +248,6 @@ impl<'a> DeviceExecutor<'a> {
         std::iter::once(&self.compute).chain(self.comm.iter().flatten()).collect()
     }
 
-    /// Registers of a thread of the kernel, and its bytes of local memory; none without a kernel.
-    #[must_use]
-    pub fn kernel_cost(&self) -> Option<(u32, u32)> {
-        self.kernel.as_ref().map(MoveKernel::cost)
-    }
-
     /// Enqueues a copy of a range of the mirror to the device on the compute stream.
     fn store(&self, node: &str, range: Range) -> Result<(), RunError> {
         let to = self.device.range(&self.host.memory, node, range)?;
@@ -365,7 +359,10 @@ impl<'a> DeviceExecutor<'a> {
                     clock.launched(id, std::time::Instant::now());
                     match &channels[group as usize] {
                         Some(channel) => channel.send(job),
-                        None => return Err(fault(&step.node, &std::fmt::Error)),
+                        None => {
+                            let reason = "its group has no stream".to_owned();
+                            return Err(RunError::Device { node: step.node.to_string(), reason });
+                        }
                     }
                 }
                 StreamOf::Compute => {
