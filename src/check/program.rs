@@ -234,9 +234,9 @@ impl<'a, 'g, 'c> Player<'a, 'g, 'c> {
         let step = &self.program.steps[index];
         self.clocks.begin(self.program, index);
         let (mut reads, mut writes) = (Vec::new(), Vec::new());
-        step.for_each_access(&mut |buffer, access| match access {
-            crate::program::lives::Access::Read => reads.push(buffer),
-            crate::program::lives::Access::Write => writes.push(buffer),
+        step.for_each_access(&mut |place, access| match access {
+            crate::program::lives::Access::Read => reads.push(place.buffer()),
+            crate::program::lives::Access::Write => writes.push(place.buffer()),
         });
         reads.sort_unstable();
         if matches!(step.kind, StepKind::Pack(_) | StepKind::Unpack(_) | StepKind::Copy(_))

@@ -1,6 +1,6 @@
 //! When buffers are in use: from the first step that touches them to the last, a collective's until its wait.
 
-use super::{BufferId, Made, Operand, Program, Step, StepKind, Stream};
+use super::{BufferId, Made, Operand, Program, Range, Step, StepKind, Stream, View};
 
 /// How a step touches a buffer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -11,57 +11,95 @@ pub enum Access {
     Write,
 }
 
+/// What a step touches.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Place {
+    /// A tensor.
+    View(View),
+    /// Bytes.
+    Range(Range),
+}
+
+impl Place {
+    /// Where it is.
+    #[must_use]
+    pub const fn buffer(&self) -> BufferId {
+        match self {
+            Self::View(view) => view.buffer,
+            Self::Range(range) => range.buffer,
+        }
+    }
+
+    /// The bytes that it lies in; of a tensor beyond 64 bits, all.
+    #[must_use]
+    pub fn range(&self, program: &Program) -> Range {
+        match *self {
+            Self::View(view) => {
+                let bytes = program.layout(view.layout).span_bytes().unwrap_or(u64::MAX);
+                Range { buffer: view.buffer, offset: view.offset, bytes, rank_bytes: view.rank_bytes }
+            }
+            Self::Range(range) => range,
+        }
+    }
+}
+
 impl Step {
-    /// Calls `visit` with every buffer that the step touches; one may come several times.
-    pub fn for_each_access(&self, visit: &mut dyn FnMut(BufferId, Access)) {
+    /// Calls `visit` with everything that the step touches; a buffer may come several times.
+    pub fn for_each_access(&self, visit: &mut dyn FnMut(Place, Access)) {
         match &self.kind {
             StepKind::Pack(moves) | StepKind::Unpack(moves) => {
                 for segment in &moves.segments {
-                    visit(segment.from.buffer, Access::Read);
-                    visit(segment.to.buffer, Access::Write);
+                    visit(Place::View(segment.from), Access::Read);
+                    visit(Place::View(segment.to), Access::Write);
                 }
-                moves.zeros.iter().for_each(|range| visit(range.buffer, Access::Write));
+                moves.zeros.iter().for_each(|range| visit(Place::Range(*range), Access::Write));
             }
             StepKind::Copy(segment) => {
-                visit(segment.from.buffer, Access::Read);
-                visit(segment.to.buffer, Access::Write);
+                visit(Place::View(segment.from), Access::Read);
+                visit(Place::View(segment.to), Access::Write);
             }
             StepKind::Collective(collective) => {
                 for part in &collective.parts {
-                    visit(part.send.buffer, Access::Read);
-                    visit(part.recv.buffer, Access::Write);
+                    visit(Place::Range(part.send), Access::Read);
+                    visit(Place::Range(part.recv), Access::Write);
                 }
             }
             StepKind::Wait(_) => {}
             StepKind::Compute(compute) => {
                 for (index, operand) in compute.operands.iter().enumerate() {
                     let written = compute.writes.contains(&(index as u32));
-                    visit_operand(operand, &mut |buffer| {
-                        visit(buffer, Access::Read);
+                    operand.for_each_view(&mut |view| {
+                        visit(Place::View(view), Access::Read);
                         if written {
-                            visit(buffer, Access::Write);
+                            visit(Place::View(view), Access::Write);
                         }
                     });
                 }
-                visit_made(&compute.made, &mut |buffer| visit(buffer, Access::Write));
+                compute.made.for_each_view(&mut |view| visit(Place::View(view), Access::Write));
             }
         }
     }
 }
 
-fn visit_operand(operand: &Operand, visit: &mut dyn FnMut(BufferId)) {
-    match operand {
-        Operand::Tensor(view) => visit(view.buffer),
-        Operand::Int(_) | Operand::Host(_) => {}
-        Operand::Tuple(items) => items.iter().for_each(|item| visit_operand(item, visit)),
+impl Operand {
+    /// Calls `visit` with each tensor in it.
+    pub fn for_each_view(&self, visit: &mut dyn FnMut(View)) {
+        match self {
+            Self::Tensor(view) => visit(*view),
+            Self::Int(_) | Self::Host(_) => {}
+            Self::Tuple(items) => items.iter().for_each(|item| item.for_each_view(visit)),
+        }
     }
 }
 
-fn visit_made(made: &Made, visit: &mut dyn FnMut(BufferId)) {
-    match made {
-        Made::Tensor(view) => visit(view.buffer),
-        Made::Nothing | Made::Host(_) => {}
-        Made::Tuple(items) => items.iter().for_each(|item| visit_made(item, visit)),
+impl Made {
+    /// Calls `visit` with each tensor in it.
+    pub fn for_each_view(&self, visit: &mut dyn FnMut(View)) {
+        match self {
+            Self::Tensor(view) => visit(*view),
+            Self::Nothing | Self::Host(_) => {}
+            Self::Tuple(items) => items.iter().for_each(|item| item.for_each_view(visit)),
+        }
     }
 }
 
@@ -85,10 +123,10 @@ pub fn lives(program: &Program) -> Vec<Option<(u32, u32)>> {
         *life = (life.0.min(from), life.1.max(to));
     };
     for (index, step) in program.steps.iter().enumerate() {
-        step.for_each_access(&mut |buffer, _| touch(buffer, index as u32, done[index]));
+        step.for_each_access(&mut |place, _| touch(place.buffer(), index as u32, done[index]));
     }
     for value in &program.outputs.values {
-        visit_operand(value, &mut |buffer| touch(buffer, end, end));
+        value.for_each_view(&mut |view| touch(view.buffer, end, end));
     }
     lives
 }

@@ -17,6 +17,7 @@ use super::times::Clock;
 use super::{Executor, Kernels, Run, RunError};
 use crate::check::eval::Output;
 use crate::codegen::cuda::{CudaModule, CudaOptions};
+use crate::program::lives::Place;
 use crate::program::{
     BufferKind, Made, Operand, Part, Program, Range, Step, StepId, StepKind, Stream as StreamOf, View,
 };
@@ -108,8 +109,7 @@ impl Device {
 
 /// The bytes that a view's elements lie in.
 fn range_of(program: &Program, view: View) -> Range {
-    let bytes = program.layout(view.layout).span_bytes().unwrap_or(u64::MAX);
-    Range { buffer: view.buffer, offset: view.offset, bytes, rank_bytes: view.rank_bytes }
+    Place::View(view).range(program)
 }
 
 /// Memory of the host for what one part of a collective sends and receives: of its own, since several collectives in flight may
@@ -127,30 +127,25 @@ fn staging(memory: &Memory<'_>, part: &Part) -> Result<(Buffer, Buffer), BufferE
 }
 
 /// The tensors of an operand.
-fn views(operand: &Operand, found: &mut Vec<View>) {
-    match operand {
-        Operand::Tensor(view) => found.push(*view),
-        Operand::Tuple(parts) => parts.iter().for_each(|part| views(part, found)),
-        Operand::Int(_) | Operand::Host(_) => {}
-    }
+fn views(operand: &Operand) -> Vec<View> {
+    let mut found = Vec::new();
+    operand.for_each_view(&mut |view| found.push(view));
+    found
 }
 
-fn made_views(made: &Made, found: &mut Vec<View>) {
-    match made {
-        Made::Tensor(view) => found.push(*view),
-        Made::Tuple(parts) => parts.iter().for_each(|part| made_views(part, found)),
-        Made::Nothing | Made::Host(_) => {}
-    }
+/// The tensors that a step makes.
+fn made_views(made: &Made) -> Vec<View> {
+    let mut found = Vec::new();
+    made.for_each_view(&mut |view| found.push(view));
+    found
 }
 
 /// Whether the host reads from the device, on the compute stream, before a step.
 fn host_reads(program: &Program, step: &Step) -> bool {
     match &step.kind {
         StepKind::Compute(compute) => {
-            let mut found = Vec::new();
-            compute.operands.iter().for_each(|operand| views(operand, &mut found));
-            made_views(&compute.made, &mut found);
-            found.iter().any(|view| range_of(program, *view).bytes > 0)
+            let mut found = compute.operands.iter().flat_map(views).chain(made_views(&compute.made));
+            found.any(|view| range_of(program, view).bytes > 0)
         }
         _ => false,
     }
@@ -270,9 +265,7 @@ impl<'a> DeviceExecutor<'a> {
     }
 
     fn fetch_operand(&self, node: &str, operand: &Operand) -> Result<(), RunError> {
-        let mut found = Vec::new();
-        views(operand, &mut found);
-        found.into_iter().try_for_each(|view| self.fetch(node, range_of(self.host.program, view)))
+        views(operand).into_iter().try_for_each(|view| self.fetch(node, range_of(self.host.program, view)))
     }
 
     /// Runs the program once, on values for its inputs, in order.
@@ -283,9 +276,8 @@ impl<'a> DeviceExecutor<'a> {
         let program = self.host.program;
         self.host.memory.take_inputs(inputs)?;
         for input in &program.inputs {
-            let mut found = Vec::new();
-            views(&input.value, &mut found);
-            found.into_iter().try_for_each(|view| self.store(&input.name, range_of(program, view)))?;
+            let mut found = views(&input.value).into_iter();
+            found.try_for_each(|view| self.store(&input.name, range_of(program, view)))?;
         }
         // Collectives may send inputs, and no step says when these are there.
         self.compute.synchronize().map_err(|error| fault("the inputs", &error))?;
@@ -431,13 +423,12 @@ impl<'a> DeviceExecutor<'a> {
             StepKind::Compute(compute) => {
                 compute.operands.iter().try_for_each(|operand| self.fetch_operand(node, operand))?;
                 // What is made may not fill its range, and what lies between stays.
-                let mut written = Vec::new();
-                made_views(&compute.made, &mut written);
+                let mut written = made_views(&compute.made);
                 written.iter().try_for_each(|view| self.fetch(node, range_of(self.host.program, *view)))?;
                 self.host.compute(node, compute, kernels)?;
                 for &operand in &compute.writes {
                     if let Some(operand) = compute.operands.get(operand as usize) {
-                        views(operand, &mut written);
+                        written.extend(views(operand));
                     }
                 }
                 written.iter().try_for_each(|view| self.store(node, range_of(self.host.program, *view)))?;

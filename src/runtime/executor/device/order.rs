@@ -9,7 +9,7 @@
 //! Takes steps times streams.
 
 use super::super::memory::Memory;
-use super::{made_views, range_of, views};
+use crate::program::lives::Access;
 use crate::program::{BufferId, Program, Range, Step, StepId, StepKind, Stream};
 use std::collections::BTreeSet;
 
@@ -148,34 +148,7 @@ impl Waits {
 /// Ranges that a step touches, and whether it writes them.
 fn touched(program: &Program, step: &Step) -> Vec<(Range, bool)> {
     let mut ranges = Vec::new();
-    let mut add = |list: &[crate::program::View], writes| {
-        ranges.extend(list.iter().map(|view| (range_of(program, *view), writes)))
-    };
-    match &step.kind {
-        StepKind::Pack(moves) | StepKind::Unpack(moves) => {
-            for segment in &moves.segments {
-                add(&[segment.from], false);
-                add(&[segment.to], true);
-            }
-            ranges.extend(moves.zeros.iter().map(|range| (*range, true)));
-        }
-        StepKind::Copy(segment) => {
-            add(&[segment.from], false);
-            add(&[segment.to], true);
-        }
-        StepKind::Collective(collective) => {
-            ranges.extend(collective.parts.iter().flat_map(|part| [(part.send, false), (part.recv, true)]));
-        }
-        StepKind::Wait(_) => {}
-        StepKind::Compute(compute) => {
-            let mut found = Vec::new();
-            compute.operands.iter().for_each(|operand| views(operand, &mut found));
-            add(&found, !compute.writes.is_empty());
-            found.clear();
-            made_views(&compute.made, &mut found);
-            add(&found, true);
-        }
-    }
+    step.for_each_access(&mut |place, access| ranges.push((place.range(program), access == Access::Write)));
     ranges
 }
 
