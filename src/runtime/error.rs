@@ -37,6 +37,8 @@ pub enum Fate {
     Panicked,
     /// A fault hook killed it.
     Killed,
+    /// Its process or machine went without a word.
+    Lost,
 }
 
 impl fmt::Display for Fate {
@@ -45,6 +47,7 @@ impl fmt::Display for Fate {
             Self::Left => "dropped its handle",
             Self::Panicked => "panicked",
             Self::Killed => "was killed",
+            Self::Lost => "went without a word",
         })
     }
 }

@@ -9,6 +9,7 @@
 //! | [`executor`] | runs a program on a backend |
 //! | [`cuda`] | GPUs: streams, events, memory, kernels, and the compiler for these |
 //! | [`nccl`] | NVIDIA's collectives: communicators, and calls on streams and device buffers |
+//! | [`store`] | where the ranks of several processes meet |
 //! | [`local`] | ranks as threads of one process, with a model of a network and faults on request |
 //! | [`fake`] | a rank without others |
 //!
@@ -49,6 +50,7 @@ mod kernels;
 mod load;
 pub mod local;
 pub mod nccl;
+pub mod store;
 mod work;
 
 pub use backend::Backend;
