@@ -5,7 +5,9 @@
 
 use super::buffer::{Access, Buffer, BufferError, Holder, Lease};
 use super::group::Group;
+use super::outline::Described;
 use crate::ir::{DType, GroupRank, ReduceOp};
+use smallvec::SmallVec;
 use std::fmt;
 
 /// How the values of the ranks become one, in the order of the group's ranks, rounded to the dtype at each step.
@@ -189,13 +191,31 @@ impl Op {
     }
 }
 
-/// An op with its buffers.
+/// An op with its buffers. What it does is told by [`Described`].
 #[derive(Clone, Debug)]
 pub struct Call {
     op: Op,
     dtype: DType,
     input: Option<Buffer>,
     output: Option<Buffer>,
+}
+
+impl Described for Call {
+    fn op(&self) -> &Op {
+        &self.op
+    }
+
+    fn dtype(&self) -> DType {
+        self.dtype
+    }
+
+    fn input_bytes(&self) -> u64 {
+        self.input.as_ref().map_or(0, Buffer::bytes)
+    }
+
+    fn output_bytes(&self) -> u64 {
+        self.output.as_ref().map_or(0, Buffer::bytes)
+    }
 }
 
 impl Call {
@@ -227,18 +247,6 @@ impl Call {
         Self { op: Op::Barrier, dtype: DType::U8, input: None, output: None }
     }
 
-    /// What it does.
-    #[must_use]
-    pub const fn op(&self) -> &Op {
-        &self.op
-    }
-
-    /// What its buffers hold.
-    #[must_use]
-    pub const fn dtype(&self) -> DType {
-        self.dtype
-    }
-
     /// What it reads, if anything.
     #[must_use]
     pub const fn input(&self) -> Option<&Buffer> {
@@ -249,40 +257,6 @@ impl Call {
     #[must_use]
     pub const fn output(&self) -> Option<&Buffer> {
         self.output.as_ref()
-    }
-
-    /// Bytes of the input, 0 without one.
-    #[must_use]
-    pub fn input_bytes(&self) -> u64 {
-        self.input.as_ref().map_or(0, Buffer::bytes)
-    }
-
-    /// Bytes of the output, 0 without one.
-    #[must_use]
-    pub fn output_bytes(&self) -> u64 {
-        self.output.as_ref().map_or(0, Buffer::bytes)
-    }
-
-    /// Elements of what each rank gives; for a scatter, of what each gets.
-    #[must_use]
-    pub fn count(&self) -> u64 {
-        let bytes = match self.op {
-            Op::ReduceScatter(_) | Op::Recv { .. } => self.output_bytes(),
-            _ => self.input_bytes(),
-        };
-        bytes / self.dtype.bytes()
-    }
-
-    /// Bytes to and from each rank, for an all-to-all.
-    pub(super) fn split_bytes(&self, group: usize) -> (Vec<u64>, Vec<u64>) {
-        let part = |list: &[u64], bytes: u64| match list {
-            [] => vec![bytes / group as u64; group],
-            _ => list.iter().map(|count| count * self.dtype.bytes()).collect(),
-        };
-        match &self.op {
-            Op::AllToAll { send, receive } => (part(send, self.input_bytes()), part(receive, self.output_bytes())),
-            _ => (Vec::new(), Vec::new()),
-        }
     }
 
     /// Checks lengths, dtype, root and overlaps for a member of a group.
@@ -363,7 +337,8 @@ impl Call {
         Err(format!("input and output overlap; {} {form}", self.op.name()))
     }
 
-    fn in_place(&self, group: &Group) -> bool {
+    /// Whether both buffers share the bytes that this rank gives or gets.
+    pub(super) fn in_place(&self, group: &Group) -> bool {
         let (Some(input), Some(output)) = (&self.input, &self.output) else { return false };
         let at = |whole: &Buffer, part: &Buffer| {
             whole.part(part.bytes().saturating_mul(group.place() as u64), part.bytes()).as_ref() == Ok(part)
@@ -379,22 +354,23 @@ impl Call {
     /// Takes the leases a checked call needs: to write its output, to read its input; in place, one to write both.
     pub(super) fn lease(&self, group: &Group) -> Result<Vec<Lease>, BufferError> {
         let holder = || Holder::Call { op: self.op.name(), group: group.shared_name() };
+        let needed = self.needed(group);
+        needed.into_iter().map(|(buffer, access)| buffer.lease(access, holder())).collect()
+    }
+
+    /// What is written, then what is read; in place, what holds both.
+    pub(super) fn needed(&self, group: &Group) -> SmallVec<[(&Buffer, Access); 2]> {
         let read_input = !matches!(self.op, Op::Broadcast { root } if root != group.rank());
-        let mut leases = Vec::with_capacity(2);
+        let mut needed = SmallVec::new();
         match (&self.input, &self.output) {
             (Some(input), Some(output)) if self.in_place(group) => {
-                let whole = if input.bytes() > output.bytes() { input } else { output };
-                leases.push(whole.lease(Access::Write, holder())?);
+                needed.push((if input.bytes() > output.bytes() { input } else { output }, Access::Write));
             }
             (input, output) => {
-                if let Some(output) = output {
-                    leases.push(output.lease(Access::Write, holder())?);
-                }
-                if let Some(input) = input.as_ref().filter(|_| read_input) {
-                    leases.push(input.lease(Access::Read, holder())?);
-                }
+                needed.extend(output.as_ref().map(|output| (output, Access::Write)));
+                needed.extend(input.as_ref().filter(|_| read_input).map(|input| (input, Access::Read)));
             }
         }
-        Ok(leases)
+        needed
     }
 }

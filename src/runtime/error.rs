@@ -120,6 +120,18 @@ pub enum CommError {
         /// Who.
         by: GlobalRank,
     },
+    /// The library or the device under a rank failed.
+    #[error("{site}: rank {} failed: {reason}", rank.0)]
+    Failed {
+        /// Which call.
+        site: Site,
+        /// Whose.
+        rank: GlobalRank,
+        /// What it says.
+        reason: Arc<str>,
+        /// Whether it says that the fault is another rank's, and not whose.
+        elsewhere: bool,
+    },
     /// The group is broken by an earlier error.
     #[error("{site}: the group is broken: {cause}")]
     Comm {
@@ -159,6 +171,7 @@ impl CommError {
             | Self::Timeout { site, .. }
             | Self::Remote { site, .. }
             | Self::Aborted { site, .. }
+            | Self::Failed { site, .. }
             | Self::Comm { site, .. } => site,
         }
     }
@@ -171,6 +184,7 @@ impl CommError {
         | Self::Timeout { site, .. }
         | Self::Remote { site, .. }
         | Self::Aborted { site, .. }
+        | Self::Failed { site, .. }
         | Self::Comm { site, .. }) = &mut self;
         site.op = op;
         self
@@ -191,9 +205,13 @@ impl CommError {
     pub fn culprits(&self) -> Vec<GlobalRank> {
         match self {
             Self::Timeout { missing, .. } => missing.clone(),
-            Self::Remote { rank, .. } => vec![*rank],
+            Self::Remote { rank, .. } | Self::Failed { rank, elsewhere: false, .. } => vec![*rank],
             Self::Comm { cause, .. } => cause.culprits(),
-            Self::Invalid { .. } | Self::Buffer { .. } | Self::Mismatch { .. } | Self::Aborted { .. } => Vec::new(),
+            Self::Invalid { .. }
+            | Self::Buffer { .. }
+            | Self::Mismatch { .. }
+            | Self::Failed { .. }
+            | Self::Aborted { .. } => Vec::new(),
         }
     }
 }

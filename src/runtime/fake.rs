@@ -14,6 +14,7 @@ use super::call::{Call, Op};
 use super::error::{CommError, Site};
 use super::group::Group;
 use super::lock;
+use super::outline::Described;
 use super::work::{CallOptions, Completion, Work};
 use crate::ir::GlobalRank;
 use std::collections::HashMap;

@@ -41,6 +41,7 @@
 mod backend;
 mod buffer;
 mod call;
+mod compare;
 pub mod cuda;
 mod error;
 pub mod executor;
@@ -50,6 +51,7 @@ mod kernels;
 mod load;
 pub mod local;
 pub mod nccl;
+mod outline;
 pub mod store;
 mod work;
 
@@ -58,6 +60,7 @@ pub use buffer::{ALIGN_BYTES, Arena, Buffer, BufferError, Holder, ReadGuard, Wri
 pub use call::{Call, Op, Operands, Reduction};
 pub use error::{CommError, Fate, Site};
 pub use group::Group;
+pub use outline::{Described, Outline};
 pub use work::{CallOptions, Completion, Work};
 
 use std::sync::{Mutex, MutexGuard, PoisonError};

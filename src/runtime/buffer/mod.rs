@@ -30,6 +30,7 @@ pub use guard::{ReadGuard, WriteGuard};
 pub(super) use leases::Access;
 pub use memory::ALIGN_BYTES;
 
+use super::cuda::DeviceBuffer;
 use super::lock;
 use leases::Leases;
 use memory::Memory;
@@ -64,6 +65,16 @@ pub enum BufferError {
         /// Who uses it.
         holder: Holder,
     },
+    /// The host cannot reach the bytes.
+    #[error(
+        "{bytes} bytes of GPU {gpu} are not the host's to touch; give this backend memory of the host, or copy them first"
+    )]
+    OnDevice {
+        /// How long the range is.
+        bytes: u64,
+        /// The ordinal of the device.
+        gpu: u32,
+    },
 }
 
 /// Who holds a lease.
@@ -90,7 +101,9 @@ impl fmt::Display for Holder {
 }
 
 struct Inner {
+    /// Empty for memory of a device.
     memory: Memory,
+    device: Option<DeviceBuffer>,
     leases: Mutex<Leases>,
 }
 
@@ -105,13 +118,23 @@ impl Arena {
     /// [`BufferError::Memory`] above 2^63 bytes, or when the system refuses.
     pub fn new(bytes: u64) -> Result<Self, BufferError> {
         let memory = usize::try_from(bytes).ok().and_then(Memory::new).ok_or(BufferError::Memory { bytes })?;
-        Ok(Self(Arc::new(Inner { memory, leases: Mutex::default() })))
+        Ok(Self(Arc::new(Inner { memory, device: None, leases: Mutex::default() })))
+    }
+
+    /// Memory of a device, for backends whose calls run there. The host cannot touch it, and nobody takes leases on it:
+    /// which of two users comes first is the order of streams and events, which the caller sees to.
+    ///
+    /// # Errors
+    /// [`BufferError::Memory`] when not even its bookkeeping can be allocated.
+    pub fn on_device(memory: DeviceBuffer) -> Result<Self, BufferError> {
+        let none = Memory::new(0).ok_or(BufferError::Memory { bytes: 0 })?;
+        Ok(Self(Arc::new(Inner { memory: none, device: Some(memory), leases: Mutex::default() })))
     }
 
     /// Size in bytes.
     #[must_use]
     pub fn bytes(&self) -> u64 {
-        self.0.memory.len() as u64
+        self.0.device.as_ref().map_or(self.0.memory.len(), DeviceBuffer::len) as u64
     }
 
     /// The range of `bytes` bytes at `offset`. Ranges may overlap; leases keep their users apart.
@@ -119,13 +142,15 @@ impl Arena {
     /// # Errors
     /// [`BufferError::Outside`].
     pub fn buffer(&self, offset: u64, bytes: u64) -> Result<Buffer, BufferError> {
-        Buffer { arena: self.clone(), range: 0..self.0.memory.len() }.part(offset, bytes)
+        // As long as memory of the host or of a device, whose lengths are of type `usize`.
+        Buffer { arena: self.clone(), range: 0..self.bytes() as usize }.part(offset, bytes)
     }
 }
 
 impl fmt::Debug for Arena {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Arena({} bytes)", self.bytes())
+        let place = if self.0.device.is_some() { " on a device" } else { "" };
+        write!(f, "Arena({} bytes{place})", self.bytes())
     }
 }
 
@@ -163,10 +188,18 @@ impl Buffer {
         Ok(Self { arena: self.arena.clone(), range: start..start + bytes as usize })
     }
 
+    /// The bytes on their device; none for memory of the host.
+    #[must_use]
+    pub fn device(&self) -> Option<DeviceBuffer> {
+        // A buffer's range is inside of its arena.
+        self.arena.0.device.as_ref().and_then(|memory| memory.slice(self.range()).ok())
+    }
+
     /// Borrows the bytes to read.
     ///
     /// # Errors
-    /// [`BufferError::InUse`] while part of the range is being written, by a guard or a collective.
+    /// [`BufferError::InUse`] while part of the range is being written, by a guard or a collective;
+    /// [`BufferError::OnDevice`].
     pub fn read(&self) -> Result<ReadGuard, BufferError> {
         self.lease(Access::Read, Holder::Host).map(ReadGuard::new)
     }
@@ -174,7 +207,7 @@ impl Buffer {
     /// Borrows the bytes to read and write.
     ///
     /// # Errors
-    /// [`BufferError::InUse`] while part of the range is used, by a guard or a collective.
+    /// [`BufferError::InUse`] while part of the range is used, by a guard or a collective; [`BufferError::OnDevice`].
     pub fn write(&self) -> Result<WriteGuard, BufferError> {
         self.lease(Access::Write, Holder::Host).map(WriteGuard::new)
     }
@@ -192,6 +225,9 @@ impl Buffer {
     }
 
     pub(super) fn lease(&self, access: Access, holder: Holder) -> Result<Lease, BufferError> {
+        if let Some(memory) = &self.arena.0.device {
+            return Err(BufferError::OnDevice { bytes: self.bytes(), gpu: memory.context().device().ordinal() });
+        }
         let taken = lock(&self.arena.0.leases).take(&self.range, access, &holder);
         match taken {
             Ok(()) => Ok(Lease::new(self.clone())),

@@ -31,7 +31,6 @@
 //! # Ok::<(), bucketeer::runtime::CommError>(())
 //! ```
 
-mod compare;
 mod hook;
 mod link;
 mod meeting;
@@ -53,6 +52,7 @@ use super::group::Group;
 use super::lock;
 use super::work::{CallOptions, Work};
 use crate::ir::GlobalRank;
+use crate::runtime::outline::Described;
 use meeting::{Lane, Meeting};
 use round::Post;
 use std::fmt;

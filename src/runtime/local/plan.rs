@@ -9,6 +9,7 @@
 use crate::runtime::buffer::Buffer;
 use crate::runtime::call::{Call, Op};
 use crate::runtime::kernels;
+use crate::runtime::outline::Described;
 use std::ops::Range;
 
 /// Bytes of a tile, counted once however many ranks read or write it.

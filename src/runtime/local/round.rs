@@ -12,15 +12,16 @@
 #![expect(unsafe_code, reason = "runs the tiles it gives out, each once, under its leases")]
 
 use super::DebugLevel;
-use super::compare::{Difference, Side, difference};
 use super::hook::{Action, Phase, Point};
 use super::plan::Plan;
 use super::world::Probe;
 use crate::ir::GlobalRank;
 use crate::runtime::buffer::Lease;
 use crate::runtime::call::{Call, Op};
+use crate::runtime::compare::{Difference, Side, difference};
 use crate::runtime::error::{CommError, Site};
 use crate::runtime::lock;
+use crate::runtime::outline::Described;
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -162,7 +163,7 @@ impl Round {
         arrived.take(if all { usize::MAX } else { 1 }).find_map(|(other, theirs)| {
             let (ours, theirs) = (Side { place, calls }, Side { place: other, calls: theirs });
             let (first, second) = if place < other { (ours, theirs) } else { (theirs, ours) };
-            Some((other, difference(first, second, self.ranks.len(), level)?))
+            Some((other, difference(first, second, self.ranks.len(), level == DebugLevel::Detail)?))
         })
     }
 

@@ -1,7 +1,7 @@
 //! Whether two ranks call the same.
 
-use super::DebugLevel;
-use crate::runtime::call::{Call, Op};
+use super::call::Op;
+use super::outline::Described;
 
 /// What differs between two ranks, and how each would put it.
 pub struct Difference {
@@ -11,22 +11,26 @@ pub struct Difference {
 }
 
 /// One rank's calls and its place among those that take part.
-#[derive(Clone, Copy)]
-pub struct Side<'a> {
+pub struct Side<'a, C> {
     pub place: usize,
-    pub calls: &'a [Call],
+    pub calls: &'a [C],
 }
 
-/// The first difference between the calls of two ranks of `size`. Without [`DebugLevel::Detail`], only what decides
-/// where bytes go: op, root and lengths.
-pub fn difference(first: Side<'_>, second: Side<'_>, size: usize, level: DebugLevel) -> Option<Difference> {
+/// The first difference between the calls of two ranks of `size`. Without `detail`, only what decides where bytes go: op,
+/// root and lengths.
+pub fn difference<C: Described>(
+    first: Side<'_, C>,
+    second: Side<'_, C>,
+    size: usize,
+    detail: bool,
+) -> Option<Difference> {
     let (a, b) = (first.calls, second.calls);
     if a.len() != b.len() {
         return Some(said("number of calls", a.len(), b.len()));
     }
     let pairs = a.iter().zip(b).enumerate();
     pairs.into_iter().find_map(|(index, (x, y))| {
-        let mut found = one(x, y, (first.place, second.place), size, level)?;
+        let mut found = one(x, y, (first.place, second.place), size, detail)?;
         if a.len() > 1 {
             for text in [&mut found.first, &mut found.second] {
                 *text = format!("{text} (call {} of {})", index + 1, a.len());
@@ -40,13 +44,13 @@ fn said(what: &'static str, first: impl ToString, second: impl ToString) -> Diff
     Difference { what, first: first.to_string(), second: second.to_string() }
 }
 
-fn one(a: &Call, b: &Call, places: (usize, usize), size: usize, level: DebugLevel) -> Option<Difference> {
+fn one<C: Described>(a: &C, b: &C, places: (usize, usize), size: usize, detail: bool) -> Option<Difference> {
     let ends = matches!((a.op(), b.op()), (Op::Send { .. }, Op::Recv { .. }));
     if a.op().name() != b.op().name() && !ends {
         return Some(said("op", a.op().name(), b.op().name()));
     }
-    let kind = |call: &Call| call.op().reduction().map_or_else(|| "none".to_owned(), |reduction| reduction.to_string());
-    if level == DebugLevel::Detail && a.op().reduction() != b.op().reduction() {
+    let kind = |call: &C| call.op().reduction().map_or_else(|| "none".to_owned(), |reduction| reduction.to_string());
+    if detail && a.op().reduction() != b.op().reduction() {
         return Some(said("reduction", kind(a), kind(b)));
     }
     if let (Some(x), Some(y)) = (a.op().root(), b.op().root())
@@ -54,14 +58,14 @@ fn one(a: &Call, b: &Call, places: (usize, usize), size: usize, level: DebugLeve
     {
         return Some(said("root", format!("group rank {}", x.0), format!("group rank {}", y.0)));
     }
-    let elements = |call: &Call| format!("{} x {}", call.dtype().short_name(), call.count());
-    if level == DebugLevel::Detail && a.dtype() != b.dtype() {
+    let elements = |call: &C| format!("{} x {}", call.dtype().short_name(), call.count());
+    if detail && a.dtype() != b.dtype() {
         return Some(said("dtype", elements(a), elements(b)));
     }
     if matches!(a.op(), Op::AllToAll { .. }) {
         return splits(a, b, places, size);
     }
-    let bytes = |call: &Call| call.count() * call.dtype().bytes();
+    let bytes = |call: &C| call.count() * call.dtype().bytes();
     match (bytes(a) == bytes(b), a.dtype() == b.dtype()) {
         (true, _) => None,
         (false, true) => Some(said("count", elements(a), elements(b))),
@@ -70,7 +74,7 @@ fn one(a: &Call, b: &Call, places: (usize, usize), size: usize, level: DebugLeve
 }
 
 /// What each sends to the other against what the other expects.
-fn splits(a: &Call, b: &Call, (first, second): (usize, usize), size: usize) -> Option<Difference> {
+fn splits<C: Described>(a: &C, b: &C, (first, second): (usize, usize), size: usize) -> Option<Difference> {
     let (a_sends, a_wants) = a.split_bytes(size);
     let (b_sends, b_wants) = b.split_bytes(size);
     let gives = |bytes: u64, to: usize| format!("{bytes} bytes for group rank {to}");
