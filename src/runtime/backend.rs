@@ -2,10 +2,21 @@
 
 use super::buffer::{Arena, BufferError};
 use super::call::{Call, Op, Operands, Reduction};
+use super::cuda::Stream;
 use super::error::CommError;
 use super::group::Group;
+use super::outline::Outline;
 use super::work::{CallOptions, Work};
 use crate::ir::{DType, GlobalRank, GroupRank};
+
+/// A launch that is to come: a call, or those of a coalescing block.
+#[derive(Clone, Debug)]
+pub struct Announced {
+    /// Where.
+    pub group: Group,
+    /// What.
+    pub calls: Vec<Outline>,
+}
 
 /// One rank's handle on its groups.
 ///
@@ -43,6 +54,23 @@ pub trait Backend: Send + Sync {
     /// [`CommError::Invalid`]: the members are no such list, do not hold this rank, or are not what another rank gave;
     /// or this rank has joined before.
     fn new_group(&self, name: &str, members: &[GlobalRank]) -> Result<Group, CommError>;
+
+    /// The stream of the device that a group's calls run on, in the order of their launch: work that is enqueued on it before a
+    /// launch comes before the call, and what is enqueued afterwards comes after it. `None` where calls do not run on a
+    /// device; buffers are then the host's alone.
+    fn stream(&self, _group: &Group) -> Option<Stream> {
+        None
+    }
+
+    /// Says what this rank is going to launch, on all its groups, in order, before it does. All ranks do so, equally often. A
+    /// backend whose ranks cannot see one another compares it, and connects the groups.
+    ///
+    /// # Errors
+    /// [`CommError::Mismatch`] when another rank is going to launch something else, or in another order; the errors of
+    /// [`Work::wait`].
+    fn announce(&self, _launches: &[Announced]) -> Result<(), CommError> {
+        Ok(())
+    }
 
     /// Launches a call; the named methods below are shorthands. Inside of a coalescing block it is kept for the block's
     /// end, and its `Work` is the block's.

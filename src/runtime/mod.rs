@@ -55,7 +55,7 @@ mod outline;
 pub mod store;
 mod work;
 
-pub use backend::Backend;
+pub use backend::{Announced, Backend};
 pub use buffer::{ALIGN_BYTES, Arena, Buffer, BufferError, Holder, ReadGuard, WriteGuard};
 pub use call::{Call, Op, Operands, Reduction};
 pub use error::{CommError, Fate, Site};

@@ -58,6 +58,17 @@ impl Outline {
         let (input_bytes, output_bytes) = (call.input_bytes(), call.output_bytes());
         Self { op: call.op().clone(), dtype: call.dtype(), input_bytes, output_bytes }
     }
+
+    /// The same on all ranks of a collective: without how an all-to-all is split, and how much of it is this rank's.
+    pub(super) fn without_splits(self) -> Self {
+        match self.op {
+            Op::AllToAll { .. } => {
+                let op = Op::AllToAll { send: Vec::new(), receive: Vec::new() };
+                Self { op, dtype: self.dtype, input_bytes: 0, output_bytes: 0 }
+            }
+            _ => self,
+        }
+    }
 }
 
 impl Described for Outline {

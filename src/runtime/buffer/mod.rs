@@ -201,7 +201,12 @@ impl Buffer {
     /// [`BufferError::InUse`] while part of the range is being written, by a guard or a collective;
     /// [`BufferError::OnDevice`].
     pub fn read(&self) -> Result<ReadGuard, BufferError> {
-        self.lease(Access::Read, Holder::Host).map(ReadGuard::new)
+        self.read_as(Holder::Host)
+    }
+
+    /// The same for a call in flight.
+    pub(super) fn read_as(&self, holder: Holder) -> Result<ReadGuard, BufferError> {
+        self.lease(Access::Read, holder).map(ReadGuard::new)
     }
 
     /// Borrows the bytes to read and write.
@@ -209,7 +214,12 @@ impl Buffer {
     /// # Errors
     /// [`BufferError::InUse`] while part of the range is used, by a guard or a collective; [`BufferError::OnDevice`].
     pub fn write(&self) -> Result<WriteGuard, BufferError> {
-        self.lease(Access::Write, Holder::Host).map(WriteGuard::new)
+        self.write_as(Holder::Host)
+    }
+
+    /// The same for a call in flight.
+    pub(super) fn write_as(&self, holder: Holder) -> Result<WriteGuard, BufferError> {
+        self.lease(Access::Write, holder).map(WriteGuard::new)
     }
 
     /// Whether both are ranges of one arena that share a byte.

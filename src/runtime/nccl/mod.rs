@@ -9,6 +9,7 @@
 //! | [`UniqueId`] | the name that the ranks of a communicator share |
 //! | [`Comm`] | one rank's handle on a group of ranks; its calls are enqueued on a [`Stream`](super::cuda::Stream) |
 //! | [`Group`] | calls that are launched together |
+//! | [`NcclRank`] | all of these as a [`Backend`](super::Backend) of several processes, with a watchdog |
 //!
 //! A call is checked before NCCL sees it: lengths, dtypes, alignment, ranks, devices, what may overlap. Buffers are
 //! freed after the work on them, also when they are dropped earlier.
@@ -43,11 +44,13 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod backend;
 mod error;
 mod result;
 mod safe;
 mod sys;
 
+pub use backend::{NcclOptions, NcclRank};
 pub use error::NcclError;
 pub use result::CallError;
 pub use safe::{Comm, Group, InitOptions, Nccl, NcclVersion, Registration, UniqueId};

@@ -1,6 +1,6 @@
 //! What a call may be given.
 
-use super::Comm;
+use super::{Comm, Nccl};
 use crate::ir::{DType, ReduceOp};
 use crate::runtime::Reduction;
 use crate::runtime::cuda::{DeviceBuffer, Stream};
@@ -59,6 +59,11 @@ pub fn reduction(op: Reduction, dtype: DType, version: i32) -> Result<(NcclDataT
         }
     };
     Ok((found, Reducing::BuiltIn(built_in)))
+}
+
+/// That the loaded version can reduce so; a text if not.
+pub fn expect_reducible(nccl: &Nccl, op: Reduction, dtype: DType) -> Result<(), String> {
+    reduction(op, dtype, nccl.0.version()).map(drop)
 }
 
 /// The bytes of a factor, rounded to a dtype.

@@ -14,6 +14,7 @@ mod init;
 mod nccl;
 mod register;
 
+pub(super) use check::expect_reducible;
 pub use comm::Comm;
 pub use group::Group;
 pub use init::InitOptions;
