@@ -38,9 +38,9 @@ pub enum StoreError {
         reason: String,
     },
     /// A key, value or request is too long.
-    #[error("{what} has {found}; a store takes {most} at most")]
+    #[error("a store takes {most} {what} at most, not {found}")]
     TooLarge {
-        /// What.
+        /// Of what: `bytes for a key`.
         what: String,
         /// How many bytes or keys.
         found: usize,

@@ -2,10 +2,19 @@
 //!
 //! A store holds what a world needs to come up, and to find out what went wrong: names of communicators, digests of what
 //! ranks are going to launch, who arrived where. It is not for data.
+//!
+//! | part | is |
+//! |---|---|
+//! | [`Store`] | one rank's handle |
+//! | [`MemoryStore`] | for ranks that are threads of one process |
 
 mod error;
+mod limits;
+mod memory;
+mod shelf;
 
 pub use error::StoreError;
+pub use memory::MemoryStore;
 
 use super::error::Fate;
 use crate::ir::GlobalRank;
@@ -19,6 +28,24 @@ pub const MAX_VALUE_BYTES: usize = 1 << 20;
 
 /// Most keys of one request.
 pub const MAX_KEYS: usize = 1 << 16;
+
+/// Most bytes of a request, all of its keys or its value together.
+pub const MAX_REQUEST_BYTES: usize = 8 << 20;
+
+/// Most bytes of the values that one request asks for.
+pub const MAX_REPLY_BYTES: usize = 16 << 20;
+
+/// Most bytes that a store holds, with 128 for each key beside what is in it.
+pub const MAX_STORE_BYTES: usize = 256 << 20;
+
+/// Missing keys that an error names.
+const KEYS_NAMED: usize = 16;
+
+/// The first of the keys, as an error names them.
+fn first_keys(mut keys: Vec<String>) -> Vec<String> {
+    keys.truncate(KEYS_NAMED);
+    keys
+}
 
 /// One rank's handle on the world's store. Any thread may use it; a request that waits does not hold up others.
 ///
