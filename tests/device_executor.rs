@@ -88,27 +88,11 @@ fn check(session: &Session, program: &Program) {
     assert_eq!(session.violations(), Vec::<String>::new());
 }
 
-const EVERY_KIND: &str = "group W:4 = [[0, 1, 2, 3]]\ngroup P:2 = [[0, 2], [1, 3]]\n\
-    a = input f32[8, 2]; b = input bf16[4]; c = input i64[4]\n\
-    g = all_gather(b, W:4) : bf16[16]; w0 = wait(g) : bf16[16]\n\
-    s = reduce_scatter(a, avg, W:4) : f32[2, 2]; w1 = wait(s) : f32[2, 2]\n\
-    r = all_reduce(c, max, P:2) : i64[4]; w2 = wait(r) : i64[4]\n\
-    t = broadcast(b, 1, P:2) : bf16[4]; w3 = wait(t) : bf16[4]\n\
-    u = reduce(a, sum, 1, P:2) : f32[8, 2]; w4 = wait(u) : f32[8, 2]\n\
-    x = all_to_all(a, [2, 2, 2, 2], [], W:4) : f32[8, 2]; w5 = wait(x) : f32[8, 2]\n\
-    y = permute(b, [[0, 1], [1, 0]], P:2) : bf16[4]; w6 = wait(y) : bf16[4]\n\
-    z = all_gather(a, P:2, dim=1) : f32[8, 4]; w7 = wait(z) : f32[8, 4]\n\
-    i = all_reduce_(a, sum, W:4) : f32[8, 2]; w9 = wait(i) : f32[8, 2]\n\
-    l = all_reduce_coalesced([w1, w7], sum, W:4) : (f32[2, 2], f32[8, 4])\n\
-    m = getitem(l, 0) : f32[2, 2]; n = getitem(l, 1) : f32[8, 4]\n\
-    wa = wait(m) : f32[2, 2]; wb = wait(n) : f32[8, 4]\n\
-    output(w0, w2, w3, w4, w5, w6, w7, w9, wa, wb)";
-
 #[test]
 fn every_kind_of_collective_runs_on_a_device_whatever_is_late() {
     let session = session();
     session.delay_us(300);
-    let graph = parse(EVERY_KIND).unwrap();
+    let graph = files::every_kind();
     check(&session, &program(&graph, "", &LowerOptions::default()));
     check(
         &session,

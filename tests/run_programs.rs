@@ -96,23 +96,7 @@ fn rewritten(graph: &Graph, pipeline: &str) -> Graph {
 
 #[test]
 fn every_kind_of_collective_runs() {
-    let text = "group W:4 = [[0, 1, 2, 3]]\ngroup P:2 = [[0, 2], [1, 3]]\n\
-                a = input f32[8, 2]; b = input bf16[4]; c = input i64[4]\n\
-                g = all_gather(b, W:4) : bf16[16]; w0 = wait(g) : bf16[16]\n\
-                s = reduce_scatter(a, avg, W:4) : f32[2, 2]; w1 = wait(s) : f32[2, 2]\n\
-                r = all_reduce(c, max, P:2) : i64[4]; w2 = wait(r) : i64[4]\n\
-                t = broadcast(b, 1, P:2) : bf16[4]; w3 = wait(t) : bf16[4]\n\
-                u = reduce(a, sum, 1, P:2) : f32[8, 2]; w4 = wait(u) : f32[8, 2]\n\
-                x = all_to_all(a, [2, 2, 2, 2], [], W:4) : f32[8, 2]; w5 = wait(x) : f32[8, 2]\n\
-                y = permute(b, [[0, 1], [1, 0]], P:2) : bf16[4]; w6 = wait(y) : bf16[4]\n\
-                z = all_gather(a, P:2, dim=1) : f32[8, 4]; w7 = wait(z) : f32[8, 4]\n\
-                o = reduce_scatter(a, sum, P:2, dim=1) : f32[8, 1]; w8 = wait(o) : f32[8, 1]\n\
-                i = all_reduce_(a, sum, W:4) : f32[8, 2]; w9 = wait(i) : f32[8, 2]\n\
-                l = all_reduce_coalesced([w1, w8], sum, W:4) : (f32[2, 2], f32[8, 1])\n\
-                m = getitem(l, 0) : f32[2, 2]; n = getitem(l, 1) : f32[8, 1]\n\
-                wa = wait(m) : f32[2, 2]; wb = wait(n) : f32[8, 1]\n\
-                output(w0, w2, w3, w4, w5, w6, w7, w9, wa, wb)";
-    check(&parse(text).unwrap(), &LowerOptions::default());
+    check(&files::every_kind(), &LowerOptions::default());
 }
 
 /// Runs the graphs of a file before and after rewrites; returns how many runs there were.

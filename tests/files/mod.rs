@@ -28,6 +28,12 @@ pub fn fixtures() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/fx")
 }
 
+/// A graph on four ranks with a collective of every kind.
+pub fn every_kind() -> Graph {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/native/every_kind.bkt");
+    bucketeer::ir::text::parse(&String::from_utf8(read(&path)).unwrap()).unwrap()
+}
+
 /// The bytes of a file, or of the same file with `.gz` behind its name, unpacked.
 pub fn read(path: &Path) -> Vec<u8> {
     let zipped = PathBuf::from(format!("{}.gz", path.display()));

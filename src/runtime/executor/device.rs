@@ -2,14 +2,15 @@
 //!
 //! - **Memory.** The arenas of the plan are allocated on the device once and kept, and mirrored on the host.
 //! - **Packs, unpacks and copies** are launches of one kernel on the compute stream ([`MoveKernel`]).
-//! - **Collectives** are carried by the backend, which moves memory of the host: a thread for each group copies what is sent
-//!   from the device, calls the backend, and copies what came back, on the group's own stream. A collective in one shot
-//!   is done on the compute stream.
+//! - **Collectives** of a backend on the device are launched on the groups' streams, on the memory of the device. For a backend
+//!   that moves memory of the host, a thread for each group copies what is sent from the device, calls the backend, and
+//!   copies what came back, on the group's own stream; a collective in one shot is done on the compute stream.
 //! - **Compute steps** are run by the [`Kernels`] on the host, on values that are copied from the device and back.
 //! - **Order** between streams is that of events: a step waits for the events of the steps that it has to come after. Waits
 //!   that others imply are left out ([`order`]).
 
 mod comm;
+mod direct;
 mod order;
 
 use super::memory::Memory;
@@ -23,8 +24,9 @@ use crate::program::{
 };
 use crate::runtime::cuda::nvrtc::{Nvrtc, NvrtcError};
 use crate::runtime::cuda::{Context, CudaError, DeviceBuffer, Event, MoveKernel, Stream};
-use crate::runtime::{Arena, Backend, Buffer, BufferError};
+use crate::runtime::{Arena, Backend, Buffer, BufferError, Group, Work};
 use comm::{Channel, Comm, Job};
+use direct::Direct;
 use order::{Wait, Waits};
 use std::error::Error;
 use std::sync::Arc;
@@ -47,6 +49,10 @@ pub struct DeviceExecutor<'a> {
     waits: Waits,
     /// By step: its event, if a step waits for it.
     events: Vec<Option<Arc<Event>>>,
+    /// Where the backend's calls run on the device.
+    direct: Option<Direct>,
+    /// There, by step: the collective in flight.
+    works: Vec<Option<Work>>,
     /// The event wait that a test leaves out, counted from 0.
     left_out: Option<usize>,
 }
@@ -54,6 +60,7 @@ pub struct DeviceExecutor<'a> {
 /// The program's buffers on the device.
 struct Device {
     context: Context,
+    arenas: Vec<DeviceBuffer>,
     buffers: Vec<DeviceBuffer>,
 }
 
@@ -94,7 +101,7 @@ impl Device {
                 None => alloc(&buffer.name, buffer.bytes)?,
             });
         }
-        Ok(Self { context: context.clone(), buffers })
+        Ok(Self { context: context.clone(), arenas, buffers })
     }
 
     /// The bytes of a range, at this rank.
@@ -167,7 +174,9 @@ impl<'a> DeviceExecutor<'a> {
         let device = Device::new(program, context)?;
         let cuda = |what: &'static str| move |error: CudaError| fault(what, &error);
         let compute = context.stream().map_err(cuda("a stream"))?;
-        let mut comm: Vec<Option<Stream>> = program.groups.iter().map(|_| None).collect();
+        let of_group = |group: &Option<Group>| group.as_ref().and_then(|group| backend.stream(group));
+        let mut comm: Vec<Option<Stream>> = host.groups.iter().map(of_group).collect();
+        let direct = if comm.iter().any(Option::is_some) { Some(Direct::new(program, &device)?) } else { None };
         for step in &program.steps {
             if let StreamOf::Comm(group) = step.stream
                 && let stream @ None = &mut comm[group as usize]
@@ -189,14 +198,26 @@ impl<'a> DeviceExecutor<'a> {
         for (number, launch) in module.launches().iter().enumerate() {
             launches[launch.step as usize] = Some(number);
         }
-        let waits = Waits::of(program, &host.memory, |step| host_reads(program, step));
+        let waits = Waits::of(program, &host.memory, |step| host_reads(program, step), direct.is_none());
         let mut events: Vec<Option<Arc<Event>>> = program.steps.iter().map(|_| None).collect();
         for (_, step) in waits.events() {
             if let event @ None = &mut events[step.0 as usize] {
                 *event = Some(Arc::new(context.event().map_err(cuda("an event"))?));
             }
         }
-        let executor = Self { host, device, compute, comm, kernel, launches, waits, events, left_out: None };
+        let executor = Self {
+            host,
+            device,
+            compute,
+            comm,
+            kernel,
+            launches,
+            waits,
+            events,
+            direct,
+            works: vec![None; program.steps.len()],
+            left_out: None,
+        };
         for (index, buffer) in program.buffers.iter().enumerate() {
             if buffer.kind == BufferKind::Constant {
                 let buffer = crate::program::BufferId(index as u32);
@@ -286,7 +307,7 @@ impl<'a> DeviceExecutor<'a> {
         let (streams, backend) = (self.comm.clone(), self.host.backend);
         let done = std::thread::scope(|scope| {
             let mut channels: Vec<Option<Channel<'a>>> = Vec::with_capacity(self.comm.len());
-            for stream in &streams {
+            for stream in streams.iter().filter(|_| self.direct.is_none()) {
                 channels.push(stream.as_ref().map(|stream| comm.worker(scope, stream, backend)));
             }
             let done = self.steps(&comm, &channels, kernels, &mut clock);
@@ -298,6 +319,7 @@ impl<'a> DeviceExecutor<'a> {
         });
         done?;
         self.finish(&mut clock)?;
+        self.host.leave_together()?;
         let (times, events) = clock.end();
         for operand in program.outputs.values.iter().chain(program.inputs.iter().map(|input| &input.value)) {
             self.fetch_operand("the output", operand)?;
@@ -327,12 +349,13 @@ impl<'a> DeviceExecutor<'a> {
     ) -> Result<(), RunError> {
         let program = self.host.program;
         let mut waits = 0;
+        self.works.fill(None);
         for (index, step) in program.steps.iter().enumerate() {
             let id = StepId(index as u32);
             let mut before = Vec::new();
             for &Wait { step: other, event } in self.waits.of_step(id) {
                 // Until a collective's event is recorded, nobody can wait for it.
-                if matches!(program.steps[other.0 as usize].stream, StreamOf::Comm(_)) {
+                if self.direct.is_none() && matches!(program.steps[other.0 as usize].stream, StreamOf::Comm(_)) {
                     let start = std::time::Instant::now();
                     comm.recorded(other)?;
                     clock.waited(other, start);
@@ -347,8 +370,15 @@ impl<'a> DeviceExecutor<'a> {
             match step.stream {
                 StreamOf::Comm(group) => {
                     let StepKind::Collective(collective) = &step.kind else { continue };
+                    let start = std::time::Instant::now();
+                    if let Some(direct) = &self.direct {
+                        let work = self.launch(direct, id, &before, collective)?;
+                        clock.launched(id, start);
+                        self.works[index] = work;
+                        continue;
+                    }
                     let job = self.job(id, before, collective)?;
-                    clock.launched(id, std::time::Instant::now());
+                    clock.launched(id, start);
                     match &channels[group as usize] {
                         Some(channel) => channel.send(job),
                         None => {
@@ -370,7 +400,7 @@ impl<'a> DeviceExecutor<'a> {
                 }
             }
         }
-        comm.all_recorded(program)
+        if self.direct.is_some() { self.await_all(clock) } else { comm.all_recorded(program) }
     }
 
     /// What a group's thread does for a collective.
@@ -414,6 +444,12 @@ impl<'a> DeviceExecutor<'a> {
                 }
             }
             StepKind::Collective(collective) => {
+                if let Some(direct) = &self.direct {
+                    let work = self.launch_in_order(direct, id, collective)?;
+                    clock.launched(id, start);
+                    self.works[id.0 as usize] = work;
+                    return Ok(());
+                }
                 let job = self.job(id, Vec::new(), collective)?;
                 clock.launched(id, start);
                 job.run(&self.compute, self.host.backend)?;
@@ -435,6 +471,8 @@ impl<'a> DeviceExecutor<'a> {
             }
         }
         clock.ran(id, start);
+        let works = &self.works;
+        clock.note_done(|step| works[step.0 as usize].as_ref().is_some_and(Work::is_done));
         Ok(())
     }
 }

@@ -45,7 +45,7 @@ pub use tensor_file::{
 pub use times::{StepKindTimes, Times};
 pub use trace::{Event, Row, chrome_trace};
 
-use super::{Backend, Buffer, BufferError, Call, CallOptions, CommError, Op, Operands, Work};
+use super::{Announced, Backend, Buffer, BufferError, Call, CallOptions, CommError, Op, Operands, Outline, Work};
 use crate::check::eval::{EvalError, Output};
 use crate::ir::{GlobalRank, GroupRank};
 use crate::program::{Collective, CommOp, Compute, Made, Moves, Operand, Part, Program, StepId, StepKind, Stream};
@@ -194,10 +194,12 @@ pub struct Executor<'a> {
 }
 
 impl<'a> Executor<'a> {
-    /// Allocates the program's arenas and joins its groups. All ranks do this, each for itself.
+    /// Allocates the program's arenas, joins its groups and announces what it launches on them. All ranks do this, each for
+    /// itself.
     ///
     /// # Errors
-    /// [`RunError`] when there is not enough memory, or it is not known who is in a group.
+    /// [`RunError`] when there is not enough memory, it is not known who is in a group, or another rank announces something
+    /// else.
     pub fn new(program: &'a Program, backend: &'a dyn Backend) -> Result<Self, RunError> {
         let mut groups = Vec::with_capacity(program.groups.len());
         for group in &program.groups {
@@ -210,7 +212,52 @@ impl<'a> Executor<'a> {
             });
         }
         let places = groups.iter().map(|group| group.as_ref().map_or(0, |group| u64::from(group.rank().0))).collect();
-        Ok(Self { program, backend, groups, memory: Memory::new(program, backend, places)? })
+        let executor = Self { program, backend, groups, memory: Memory::new(program, backend, places)? };
+        executor.announce()?;
+        Ok(executor)
+    }
+
+    /// Says what is going to be launched.
+    fn announce(&self) -> Result<(), RunError> {
+        let mut launches = Vec::new();
+        for step in &self.program.steps {
+            let StepKind::Collective(collective) = &step.kind else { continue };
+            if self.groups[collective.group as usize].is_none() {
+                continue;
+            }
+            let ranges = |part: &Part| self.ranges(&step.node, part);
+            let Calls { group, calls, .. } = self.calls(&step.node, collective, ranges)?;
+            if !calls.is_empty() {
+                launches.push(Announced { group, calls: calls.iter().map(Outline::of).collect() });
+            }
+        }
+        self.backend.announce(&launches).map_err(|error| RunError::comm("what is going to be launched", error))
+    }
+
+    /// A rank is done with a send or receive before others are with theirs. Whoever goes then would break them, so all wait
+    /// for all.
+    fn leave_together(&self) -> Result<(), RunError> {
+        let program = self.program;
+        let mut groups: Vec<u32> = Vec::new();
+        for step in &program.steps {
+            if let StepKind::Collective(collective) = &step.kind
+                && matches!(collective.op, CommOp::Permute { .. } | CommOp::Send { .. } | CommOp::Recv { .. })
+            {
+                groups.push(collective.group);
+            }
+        }
+        groups.sort_unstable();
+        groups.dedup();
+        for group in groups.into_iter().filter_map(|group| self.groups[group as usize].as_ref()) {
+            let done = self.backend.barrier(group, &CallOptions::blocking());
+            done.map_err(|error| RunError::comm("the end of the run", error))?;
+        }
+        Ok(())
+    }
+
+    /// What a part of a collective sends and receives.
+    fn ranges(&self, node: &str, part: &Part) -> Result<(Buffer, Buffer), RunError> {
+        Ok((self.memory.range(node, part.send)?, self.memory.range(node, part.recv)?))
     }
 
     /// Bytes that were allocated: the plan's arenas, and buffers for what the caller gives.
@@ -237,7 +284,7 @@ impl<'a> Executor<'a> {
         for index in 0..program.steps.len() {
             running.finish(StepId(index as u32))?;
         }
-        running.leave_together()?;
+        running.executor.leave_together()?;
         let (times, events) = running.clock.end();
         let outputs = program.outputs.values.iter().map(|value| self.memory.read_operand(value, "the output"));
         let outputs = outputs.collect::<Result<_, _>>()?;
@@ -287,27 +334,6 @@ impl Running<'_, '_> {
         done.map_err(|error| RunError::comm(self.node(step), error))
     }
 
-    /// A rank is done with a send or receive before others are with theirs. Whoever goes then would break them, so all wait
-    /// for all.
-    fn leave_together(&self) -> Result<(), RunError> {
-        let program = self.executor.program;
-        let mut groups: Vec<u32> = Vec::new();
-        for step in &program.steps {
-            if let StepKind::Collective(collective) = &step.kind
-                && matches!(collective.op, CommOp::Permute { .. } | CommOp::Send { .. } | CommOp::Recv { .. })
-            {
-                groups.push(collective.group);
-            }
-        }
-        groups.sort_unstable();
-        groups.dedup();
-        for group in groups.into_iter().filter_map(|group| self.executor.groups[group as usize].as_ref()) {
-            let done = self.executor.backend.barrier(group, &CallOptions::blocking());
-            done.map_err(|error| RunError::comm("the end of the run", error))?;
-        }
-        Ok(())
-    }
-
     fn step(&mut self, id: StepId, stream: Stream, kernels: &mut dyn Kernels) -> Result<(), RunError> {
         let program = self.executor.program;
         let step = &program.steps[id.0 as usize];
@@ -346,9 +372,8 @@ impl Running<'_, '_> {
 
     /// Starts a collective; several parts are one launch.
     fn launch(&self, node: &str, collective: &Collective) -> Result<Option<Work>, RunError> {
-        let memory = &self.executor.memory;
-        let ranges = |part: &Part| Ok((memory.range(node, part.send)?, memory.range(node, part.recv)?));
-        let calls = self.executor.calls(node, collective, ranges)?;
+        let executor = &*self.executor;
+        let calls = executor.calls(node, collective, |part| executor.ranges(node, part))?;
         calls.prepare(node)?;
         calls.start(node, self.executor.backend)
     }

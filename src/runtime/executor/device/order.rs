@@ -59,8 +59,9 @@ const fn number(stream: Stream) -> usize {
 }
 
 impl Waits {
-    /// `host_reads` says before which steps the host waits for the compute stream.
-    pub fn of(program: &Program, memory: &Memory<'_>, host_reads: impl Fn(&Step) -> bool) -> Self {
+    /// `host_reads` says before which steps the host waits for the compute stream; `staged`, whether what collectives send is
+    /// copied before they are carried.
+    pub fn of(program: &Program, memory: &Memory<'_>, host_reads: impl Fn(&Step) -> bool, staged: bool) -> Self {
         let named = |index: usize| {
             let step = &program.steps[index];
             let wait = if let StepKind::Wait(of) = step.kind { Some(of) } else { None };
@@ -91,7 +92,7 @@ impl Waits {
                 for at in over..=last.0 {
                     let other = &program.steps[at as usize];
                     if number(other.stream) == of {
-                        match conflict(program, memory, step, other) {
+                        match conflict(program, memory, step, other, staged) {
                             Some(Conflict::Sent) => sent_at = Some(at),
                             Some(Conflict::Any) => over_at = Some(at),
                             None => {}
@@ -154,19 +155,19 @@ fn touched(program: &Program, step: &Step) -> Vec<(Range, bool)> {
 
 /// Why a step has to come after another.
 enum Conflict {
-    /// It writes what a collective of a group's stream sends.
+    /// It writes what a collective of a group's stream sends from a copy.
     Sent,
     /// Both touch the same bytes, and one writes them, in any other way.
     Any,
 }
 
 /// A wait for a collective touches nothing: who reads what came waits.
-fn conflict(program: &Program, memory: &Memory<'_>, step: &Step, other: &Step) -> Option<Conflict> {
+fn conflict(program: &Program, memory: &Memory<'_>, step: &Step, other: &Step, staged: bool) -> Option<Conflict> {
     let (ours, theirs) = (touched(program, step), touched(program, other));
     let meets = |(a, writes): &(Range, bool), (b, other_writes): &(Range, bool)| {
         (*writes || *other_writes) && overlap(program, memory, *a, *b)
     };
-    let sends = matches!(other.stream, Stream::Comm(_));
+    let sends = staged && matches!(other.stream, Stream::Comm(_));
     let mut found = None;
     for theirs in &theirs {
         if ours.iter().any(|ours| meets(ours, theirs)) {
@@ -210,7 +211,7 @@ mod tests {
             let program = Program::parse(text).unwrap_or_else(|error| panic!("{error}"));
             let backend = FakeRank::new(crate::ir::GlobalRank(0), 1).unwrap();
             let memory = Memory::new(&program, &backend, vec![0]).unwrap();
-            let waits = Waits::of(&program, &memory, host_reads);
+            let waits = Waits::of(&program, &memory, host_reads, true);
             let of = |step: u32| waits.of_step(StepId(step)).iter().map(|wait| wait.step.0).collect::<Vec<_>>();
             (0..8).map(of).collect::<Vec<_>>()
         };
