@@ -76,7 +76,7 @@ fn error(rank: &NcclRank, group: &Group, elements: u64) -> String {
 fn a_rank_that_does_not_launch_is_missing_in_every_rank_s_error() {
     let session = session();
     let end = Barrier::new(3);
-    let errors = run(&session, 3, &options(300), |rank, group, _| {
+    let errors = run(&session, 3, &options(1000), |rank, group, _| {
         reduce(rank, group, 2).unwrap();
         let found = (rank.rank() != GlobalRank(1)).then(|| error(rank, group, 2));
         end.wait();
@@ -95,7 +95,7 @@ fn a_rank_that_does_not_launch_is_missing_in_every_rank_s_error() {
 fn a_rank_that_never_joins_a_group_is_named() {
     let session = session();
     let end = Barrier::new(3);
-    let errors = run(&session, 3, &options(300), |rank, group, _| {
+    let errors = run(&session, 3, &options(1000), |rank, group, _| {
         let found = (rank.rank() != GlobalRank(2)).then(|| error(rank, group, 1));
         end.wait();
         found
@@ -195,7 +195,7 @@ fn ranks_that_call_different_things_are_told_what() {
 fn a_message_that_nobody_receives_names_the_receiver() {
     let session = session();
     let end = Barrier::new(3);
-    let errors = run(&session, 3, &options(200), |rank, group, _| {
+    let errors = run(&session, 3, &options(1000), |rank, group, _| {
         reduce(rank, group, 1).unwrap();
         let found = (rank.rank() == GlobalRank(0)).then(|| {
             let buffer = rank.arena(8).unwrap().buffer(0, 8).unwrap();
@@ -247,7 +247,7 @@ fn a_call_that_nccl_refuses_breaks_the_group_on_all_ranks() {
 #[test]
 fn a_transfer_that_never_ends_is_no_rank_s_fault_and_ends() {
     let session = session();
-    let errors = run(&session, 2, &options(300), |rank, group, _| {
+    let errors = run(&session, 2, &options(1000), |rank, group, _| {
         reduce(rank, group, 2).unwrap();
         if rank.rank() == GlobalRank(1) {
             session.inject("ncclAllReduce:1=hang");
@@ -398,7 +398,7 @@ fn the_flight_record_says_who_and_what_was_on_the_way() {
     let session = session();
     let folder = folder("flight");
     let end = Barrier::new(2);
-    let options = NcclOptions { flight_records: Some(folder.clone()), ..options(300) };
+    let options = NcclOptions { flight_records: Some(folder.clone()), ..options(1000) };
     run(&session, 2, &options, |rank, group, _| {
         for elements in [1, 2, 3] {
             reduce(rank, group, elements).unwrap();

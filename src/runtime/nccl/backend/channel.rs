@@ -255,8 +255,15 @@ impl Channel {
             let Some(ticket) = ticket else { return };
             // What a failed communicator leaves is over, too.
             if let Some(Err(error)) = comm.map(|comm| comm.check()) {
-                lock(&self.state).flying.push_front(ticket);
-                // Closed by whoever gave the verdict.
+                let mut state = lock(&self.state);
+                if let Some(verdict) = state.broken.clone() {
+                    // Given up while it was in nobody's hands.
+                    drop(state);
+                    return ticket.fail(&verdict);
+                }
+                state.flying.push_front(ticket);
+                drop(state);
+                // Closed by whoever is about to give the verdict.
                 if !matches!(error, NcclError::Closed { .. }) {
                     self.raise(Cause::Failed { reason: text(&error), elsewhere: is_elsewhere(&error) });
                 }

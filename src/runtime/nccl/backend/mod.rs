@@ -293,6 +293,16 @@ impl NcclRank {
         Ok(group)
     }
 
+    /// Gives a group up on purpose. Whoever is gone is the better reason, which others may not have seen yet.
+    fn leave_to_others(&self, channel: &Channel) {
+        let departed = lock(&channel.state).departed;
+        let verdict = match departed {
+            Some((rank, fate)) => Verdict::Remote { rank, fate, after: None },
+            None => Verdict::Aborted { by: self.rank() },
+        };
+        self.give_up(channel, verdict);
+    }
+
     fn give_up(&self, channel: &Channel, verdict: Verdict) {
         let agreed = self.world.agree(channel, verdict);
         self.world.settle(channel, &agreed);
@@ -362,14 +372,14 @@ impl Backend for NcclRank {
 
     fn abort(&self, group: &Group) {
         if let Ok(channel) = self.channel(group, "abort") {
-            self.give_up(&channel, Verdict::Aborted { by: self.rank() });
+            self.leave_to_others(&channel);
         }
     }
 
     fn shrink(&self, group: &Group, failed: &[GlobalRank]) -> Result<Group, CommError> {
         let channel = self.channel(group, "shrink")?;
         let (name, members) = group.without(failed).map_err(|reason| channel.invalid("shrink", reason))?;
-        self.give_up(&channel, Verdict::Aborted { by: self.rank() });
+        self.leave_to_others(&channel);
         self.join(&name, &members, "shrink")
     }
 }
