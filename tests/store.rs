@@ -2,7 +2,10 @@
 
 use bucketeer::ir::GlobalRank;
 use bucketeer::runtime::Fate;
-use bucketeer::runtime::store::{MAX_KEY_BYTES, MAX_KEYS, MAX_VALUE_BYTES, MemoryStore, Store, StoreError};
+use bucketeer::runtime::store::{
+    JoinOptions, MAX_KEY_BYTES, MAX_KEYS, MAX_VALUE_BYTES, MemoryStore, Secret, ServerOptions, Store, StoreError,
+    StoreServer, TcpStore,
+};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -16,11 +19,33 @@ fn memory(world_size: u32) -> World {
     MemoryStore::world(world_size).into_iter().map(|store| Box::new(store) as Box<dyn Store>).collect()
 }
 
+fn options(address: String, world_size: u32, rank: u32) -> JoinOptions {
+    JoinOptions { address, rank: GlobalRank(rank), world_size, secret: None, timeout: LONG }
+}
+
+/// Joins all ranks at a time.
+fn join_all(world: &[JoinOptions]) -> World {
+    thread::scope(|scope| {
+        let joining: Vec<_> = world.iter().map(|options| scope.spawn(|| TcpStore::join(options).unwrap())).collect();
+        joining.into_iter().map(|store| Box::new(store.join().unwrap()) as Box<dyn Store>).collect()
+    })
+}
+
+fn open(options: ServerOptions) -> (StoreServer, String) {
+    let server = StoreServer::open("127.0.0.1:0".parse().unwrap(), options).unwrap();
+    let address = server.address().to_string();
+    (server, address)
+}
+
 /// Runs a check on a world of each kind of store.
 fn on_each(world_size: u32, check: impl Fn(World)) {
-    for open in [memory] {
-        check(open(world_size));
-    }
+    check(memory(world_size));
+    let (server, address) = open(ServerOptions::new(world_size));
+    let world: Vec<_> = (0..world_size).map(|rank| options(address.clone(), world_size, rank)).collect();
+    check(join_all(&world));
+    assert!(server.wait_until_left(LONG));
+    assert_eq!(server.gone().len(), world_size as usize);
+    assert_eq!(server.refused(), Vec::<String>::new());
 }
 
 fn keys(names: &[&str]) -> Vec<String> {
@@ -232,4 +257,46 @@ fn a_rank_in_memory_that_is_lost_can_ask_nothing_more() {
     let error = ranks[1].set("k", b"").unwrap_err();
     assert_eq!(error.to_string(), "the store at memory cannot be reached: rank 1 was let go");
     drop(ranks);
+}
+
+#[test]
+fn ranks_with_the_secret_of_the_world_are_let_in() {
+    let secret = Some(Secret::new("not told to anyone").unwrap());
+    let (_server, address) = open(ServerOptions { secret: secret.clone(), ..ServerOptions::new(2) });
+    let join = |rank| JoinOptions { secret: secret.clone(), ..options(address.clone(), 2, rank) };
+    let ranks = join_all(&[join(0), join(1)]);
+    ranks[0].set("k", b"v").unwrap();
+    assert_eq!(ranks[1].get(&keys(&["k"])).unwrap(), [Some(b"v".to_vec())]);
+}
+
+#[test]
+fn ranks_may_come_before_the_store_is_there() {
+    let (server, address) = open(ServerOptions::new(1));
+    let port = server.address();
+    drop(server);
+    let early = options(address, 1, 0);
+    let joining = thread::spawn(move || TcpStore::join(&early).unwrap());
+    thread::sleep(SHORT);
+    let _server = StoreServer::open(port, ServerOptions::new(1)).unwrap();
+    joining.join().unwrap().set("k", b"").unwrap();
+}
+
+#[test]
+fn the_rank_that_holds_the_store_closes_it_after_the_others_have_left() {
+    let (server, address) = open(ServerOptions { holder: Some(GlobalRank(0)), ..ServerOptions::new(2) });
+    let other = options(address.clone(), 2, 1);
+    let joining = thread::spawn(move || TcpStore::join(&other).unwrap());
+    let own = TcpStore::join_own(server, &options(address, 2, 0)).unwrap();
+    let other = joining.join().unwrap();
+    thread::scope(|scope| {
+        let leaving = scope.spawn(move || drop(own));
+        while other.gone().is_empty() {
+            thread::yield_now();
+        }
+        // The first rank has left, and the store is there all the same.
+        other.set("k", b"v").unwrap();
+        assert_eq!(other.gone(), [(GlobalRank(0), Fate::Left)]);
+        assert!(!leaving.is_finished());
+        drop(other);
+    });
 }

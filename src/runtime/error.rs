@@ -150,7 +150,7 @@ fn arrivals(arrived: &[GlobalRank], missing: &[GlobalRank]) -> String {
 }
 
 /// `rank 3`, `ranks 0, 2 and 3`, or `none`; above 16 ranks, the first of them and how many there are.
-fn ranks(list: &[GlobalRank]) -> String {
+pub(super) fn ranks(list: &[GlobalRank]) -> String {
     let name = |ranks: &[GlobalRank]| ranks.iter().map(|rank| rank.0.to_string()).collect::<Vec<_>>().join(", ");
     match list {
         [] => "none".to_owned(),

@@ -7,14 +7,20 @@
 //! |---|---|
 //! | [`Store`] | one rank's handle |
 //! | [`MemoryStore`] | for ranks that are threads of one process |
+//! | [`TcpStore`], [`StoreServer`] | for ranks that are processes, on any number of machines |
 
 mod error;
 mod limits;
 mod memory;
 mod shelf;
+mod tcp;
 
 pub use error::StoreError;
 pub use memory::MemoryStore;
+pub use tcp::{
+    JoinOptions, LINGER, MAX_WORLD_SIZE, PROTOCOL_VERSION, SECRET_VARIABLE, Secret, ServerOptions, StoreServer,
+    TcpStore,
+};
 
 use super::error::Fate;
 use crate::ir::GlobalRank;

@@ -1,0 +1,70 @@
+//! One connection, as the store sees it.
+
+use super::secret::Claim;
+use super::wire::Frames;
+use crate::runtime::store::shelf::WaitId;
+use std::collections::{HashMap, VecDeque};
+use std::time::Instant;
+
+/// Counts up: who came earlier has the smaller number.
+pub(super) type PeerId = usize;
+
+/// What a request waits for.
+pub(super) enum Want {
+    Keys(WaitId),
+    Ranks,
+}
+
+pub(super) enum Standing {
+    /// It has not said who it is.
+    Stranger { since: Instant },
+    /// It has said so, and is to show that it has the secret.
+    Claimed { claim: Claim, since: Instant },
+    Rank {
+        rank: u32,
+        /// By the number of the request.
+        waits: HashMap<u64, Want>,
+    },
+    /// It said goodbye, or was refused.
+    Leaving { until: Instant },
+}
+
+pub(super) struct Peer {
+    pub ip: String,
+    pub standing: Standing,
+    pub frames: Frames,
+    /// What is to be sent.
+    pub out: VecDeque<u8>,
+    /// When something came last.
+    pub heard: Instant,
+}
+
+impl Peer {
+    pub fn new(ip: String, now: Instant) -> Self {
+        Self {
+            ip,
+            standing: Standing::Stranger { since: now },
+            frames: Frames::default(),
+            out: VecDeque::new(),
+            heard: now,
+        }
+    }
+
+    pub fn is_leaving(&self) -> bool {
+        matches!(self.standing, Standing::Leaving { .. })
+    }
+
+    pub fn waits(&self) -> Option<&HashMap<u64, Want>> {
+        match &self.standing {
+            Standing::Rank { waits, .. } => Some(waits),
+            _ => None,
+        }
+    }
+
+    pub fn waits_mut(&mut self) -> Option<&mut HashMap<u64, Want>> {
+        match &mut self.standing {
+            Standing::Rank { waits, .. } => Some(waits),
+            _ => None,
+        }
+    }
+}
