@@ -10,6 +10,7 @@
 //! | [`cuda`] | GPUs: streams, events, memory, kernels, and the compiler for these |
 //! | [`nccl`] | NVIDIA's collectives: communicators, and calls on streams and device buffers |
 //! | [`store`] | where the ranks of several processes meet |
+//! | [`rendezvous`] | which rank a process is, as its launcher says it |
 //! | [`local`] | ranks as threads of one process, with a model of a network and faults on request |
 //! | [`fake`] | a rank without others |
 //!
@@ -52,6 +53,7 @@ mod load;
 pub mod local;
 pub mod nccl;
 mod outline;
+pub mod rendezvous;
 pub mod store;
 mod work;
 
