@@ -137,6 +137,15 @@ pub fn rewrite(bytes: &[u8]) -> bool {
     true
 }
 
+/// Whatever a stranger and a rank send to a store, another rank's requests are answered, and nothing is kept that was not
+/// sent.
+///
+/// # Panics
+/// If not.
+pub fn store_frames(bytes: &[u8]) -> bool {
+    crate::runtime::store::fuzz(bytes)
+}
+
 fn check_text(graph: &Graph) -> String {
     let printed = text::print(graph);
     let again = text::parse(&printed).unwrap_or_else(|error| panic!("{error}\nprinted:\n{printed}"));

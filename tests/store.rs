@@ -300,3 +300,30 @@ fn the_rank_that_holds_the_store_closes_it_after_the_others_have_left() {
         drop(other);
     });
 }
+
+/// `cargo test --release --test store -- --ignored --nocapture`, with `ulimit -n 4096`.
+#[test]
+#[ignore = "needs 4,000 threads and 2,100 file descriptors"]
+fn a_thousand_ranks_meet() {
+    const RANKS: u32 = 1024;
+    let (server, address) = open(ServerOptions::new(RANKS));
+    let world: Vec<_> = (0..RANKS).map(|rank| options(address.clone(), RANKS, rank)).collect();
+    let start = Instant::now();
+    let ranks = join_all(&world);
+    println!("{RANKS} ranks joined after {:?}", start.elapsed());
+    let start = Instant::now();
+    let all: Vec<String> = (0..RANKS).map(|rank| format!("rank/{rank}")).collect();
+    thread::scope(|scope| {
+        for (store, key) in ranks.iter().zip(&all) {
+            scope.spawn(|| {
+                store.set(key, &[7; 128]).unwrap();
+                assert_eq!(store.wait(&all, LONG).unwrap().len(), RANKS as usize);
+            });
+        }
+    });
+    println!("all told 128 bytes to all after {:?}", start.elapsed());
+    let start = Instant::now();
+    thread::scope(|scope| ranks.into_iter().for_each(|store| drop(scope.spawn(move || drop(store)))));
+    assert!(server.wait_until_left(LONG));
+    println!("all left after {:?}", start.elapsed());
+}

@@ -6,9 +6,13 @@
 
 mod check_ranks;
 mod convert;
+#[cfg(unix)]
+mod doctor;
 mod fault;
 mod input;
 mod inspect;
+#[cfg(unix)]
+mod launch;
 mod lower;
 mod output;
 mod proof;
@@ -39,6 +43,10 @@ enum Command {
     CheckRanks(check_ranks::CheckRanksArgs),
     Run(run::RunArgs),
     Lower(lower::LowerArgs),
+    #[cfg(unix)]
+    Launch(launch::LaunchArgs),
+    #[cfg(unix)]
+    Doctor(doctor::DoctorArgs),
 }
 
 /// How a command that did its work ended.
@@ -53,6 +61,11 @@ enum Verdict {
 }
 
 fn main() -> ExitCode {
+    #[cfg(unix)]
+    if let Err(reason) = launch::child::bind_to_launcher() {
+        talk::say(&format!("error: {reason}"));
+        return ExitCode::from(2);
+    }
     let verdict = match Arguments::parse().command {
         Command::Rewrite(arguments) => rewrite::run(*arguments),
         Command::Inspect(arguments) => inspect::run(arguments),
@@ -61,6 +74,10 @@ fn main() -> ExitCode {
         Command::CheckRanks(arguments) => check_ranks::run(arguments),
         Command::Run(arguments) => run::run(arguments),
         Command::Lower(arguments) => lower::run(arguments),
+        #[cfg(unix)]
+        Command::Launch(arguments) => launch::run(&arguments),
+        #[cfg(unix)]
+        Command::Doctor(arguments) => doctor::run(&arguments),
     };
     match verdict {
         Ok(Verdict::Accepted) => ExitCode::SUCCESS,

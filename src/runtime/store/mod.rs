@@ -17,6 +17,7 @@ mod tcp;
 
 pub use error::StoreError;
 pub use memory::MemoryStore;
+pub(crate) use tcp::fuzz;
 pub use tcp::{
     JoinOptions, LINGER, MAX_WORLD_SIZE, PROTOCOL_VERSION, SECRET_VARIABLE, Secret, ServerOptions, StoreServer,
     TcpStore,

@@ -1,6 +1,6 @@
 //! One rank's handle on a store over TCP.
 
-use super::connect::{JoinOptions, connect};
+use super::connect::{JoinOptions, connect, deadline};
 use super::link::Link;
 use super::message::{Absent, Answer, Ask};
 use super::server::StoreServer;
@@ -43,8 +43,8 @@ impl TcpStore {
     }
 
     fn join_with(options: &JoinOptions, server: Option<StoreServer>) -> Result<Self, StoreError> {
-        let end = Instant::now() + options.timeout;
-        let connection = connect(options)?;
+        let end = deadline(options.timeout);
+        let connection = connect(options, end)?;
         let store = Self {
             rank: options.rank,
             world_size: options.world_size,

@@ -51,9 +51,14 @@ enum Failure {
     Final(StoreError),
 }
 
+/// When a time is over; one that is longer than any clock runs is cut.
+pub(super) fn deadline(timeout: Duration) -> Instant {
+    const LONGEST: Duration = Duration::from_secs(10 * 365 * 24 * 60 * 60);
+    Instant::now() + timeout.min(LONGEST)
+}
+
 /// Connects, again and again until the store is there.
-pub(super) fn connect(options: &JoinOptions) -> Result<Connection, StoreError> {
-    let end = Instant::now() + options.timeout;
+pub(super) fn connect(options: &JoinOptions, end: Instant) -> Result<Connection, StoreError> {
     let mut pause = FIRST_PAUSE;
     loop {
         let reason = match attempt(options, end) {

@@ -114,6 +114,7 @@ impl Link {
     /// Says goodbye, waits until the store has heard it, and ends the threads.
     pub fn leave(&mut self, fate: Fate) {
         let shared = &self.shared;
+        drop(self.stop_pulse.take());
         if lock(&shared.state).lost.is_none() && shared.stream.set_write_timeout(Some(GOODBYE_LIMIT)).is_ok() {
             let _ = shared.send(&Say::Goodbye(fate));
             let _ = shared.stream.shutdown(Shutdown::Write);
@@ -121,7 +122,6 @@ impl Link {
             let _ = lock(&self.reading).recv_timeout(GOODBYE_LIMIT);
         }
         let _ = shared.stream.shutdown(Shutdown::Both);
-        drop(self.stop_pulse.take());
         for thread in [self.reader.take(), self.pulse.take()].into_iter().flatten() {
             let _ = thread.join();
         }

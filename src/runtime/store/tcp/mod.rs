@@ -7,6 +7,7 @@
 
 mod client;
 mod connect;
+mod fuzz;
 mod hello;
 mod hub;
 mod link;
@@ -20,6 +21,7 @@ mod wire;
 
 pub use client::{LINGER, TcpStore};
 pub use connect::JoinOptions;
+pub(crate) use fuzz::fuzz;
 pub use message::PROTOCOL_VERSION;
 pub use secret::{SECRET_VARIABLE, Secret};
 pub use server::{MAX_WORLD_SIZE, ServerOptions, StoreServer};

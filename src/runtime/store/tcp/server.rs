@@ -16,6 +16,9 @@ use std::time::{Duration, Instant};
 /// Most ranks of a world that a store serves.
 pub const MAX_WORLD_SIZE: u32 = 1 << 16;
 
+/// Longest heartbeat, silence or time for a hello.
+const LONGEST_LIMIT: Duration = Duration::from_secs(24 * 60 * 60);
+
 /// What a store is opened with.
 #[derive(Clone, Debug)]
 pub struct ServerOptions {
@@ -173,8 +176,9 @@ fn check(options: &ServerOptions) -> Result<(), String> {
     if let Some(rank) = holder.filter(|rank| rank.0 >= *world_size) {
         return Err(format!("rank {} cannot hold it in a world of {world_size}", rank.0));
     }
-    if heartbeat.is_zero() || hello_limit.is_zero() || *silence < *heartbeat * 2 {
-        return Err("the silence must be two heartbeats at least, and no limit may be zero".to_owned());
+    let limits = [heartbeat, silence, hello_limit];
+    if limits.iter().any(|limit| limit.is_zero() || **limit > LONGEST_LIMIT) || *silence < *heartbeat * 2 {
+        return Err("limits must be above zero and at most a day, and the silence two heartbeats at least".to_owned());
     }
     Ok(())
 }

@@ -140,6 +140,11 @@ impl Frames {
         self.bytes.extend_from_slice(bytes);
     }
 
+    /// Bytes of memory that it takes.
+    pub fn held_bytes(&self) -> usize {
+        self.bytes.capacity()
+    }
+
     /// The next body that is there whole. One that is said to be above `most` bytes, or empty, is malformed.
     pub fn next(&mut self, most: usize) -> Result<Option<Vec<u8>>, Malformed> {
         let mut rest = Reader::new(&self.bytes[self.taken..]);
