@@ -64,10 +64,10 @@ pub fn run(arguments: &LaunchArgs) -> Result<Verdict> {
     let handle = signals.handle();
     let receiving = std::thread::spawn(move || signals.forever().try_for_each(|signal| sender.send(signal)));
     allow_descriptors(arguments.nproc);
-    let ended = start(arguments).and_then(|mut ranks| {
+    let ended = start(arguments).map(|mut ranks| {
         let ending = ranks.watch(&events, arguments.timeout.map(Duration::from_secs));
         ranks.finish();
-        Ok((ending, ranks.refused()))
+        (ending, ranks.refused())
     });
     handle.close();
     // It ends with the handle.

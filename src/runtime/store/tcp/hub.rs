@@ -12,7 +12,7 @@ use crate::ir::GlobalRank;
 use crate::runtime::error::Fate;
 use crate::runtime::store::first_keys;
 use crate::runtime::store::shelf::{Done, Shelf, WaitId, Waiting};
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 /// Waits of one rank at a time.
@@ -45,7 +45,7 @@ pub(super) struct Hub {
     pub(super) rules: Rules,
     pub(super) roll: Roll,
     shelf: Shelf<Ticket>,
-    peers: HashMap<PeerId, Peer>,
+    peers: BTreeMap<PeerId, Peer>,
     /// Peers that are no ranks, or not any more, in the order in which they came.
     strangers: BTreeSet<PeerId>,
     /// Requests that wait for all ranks.
@@ -61,7 +61,7 @@ impl Hub {
             roll: Roll::new(rules.world_size),
             rules,
             shelf: Shelf::new(place),
-            peers: HashMap::new(),
+            peers: BTreeMap::new(),
             strangers: BTreeSet::new(),
             joining: Vec::new(),
             touched: BTreeSet::new(),
@@ -128,8 +128,7 @@ impl Hub {
             // A peer that is not read from cannot be heard.
             Standing::Rank { .. } => peer.heard + self.rules.silence <= now && peer.out.len() <= PAUSE_UNREAD_BYTES,
         };
-        let mut late: Vec<PeerId> = self.peers.iter().filter(|(_, peer)| overdue(peer)).map(|(&id, _)| id).collect();
-        late.sort_unstable();
+        let late: Vec<PeerId> = self.peers.iter().filter(|(_, peer)| overdue(peer)).map(|(&id, _)| id).collect();
         for id in late {
             if let Some(peer) = self.peers.get(&id)
                 && matches!(peer.standing, Standing::Stranger { .. } | Standing::Claimed { .. })
@@ -164,8 +163,7 @@ impl Hub {
         while !self.strangers.is_empty() {
             self.evict();
         }
-        let mut ids: Vec<PeerId> = self.peers.keys().copied().collect();
-        ids.sort_unstable();
+        let ids: Vec<PeerId> = self.peers.keys().copied().collect();
         for id in ids {
             self.tell(id, &Tell::Closing(fate));
             self.unseat(id);
@@ -320,7 +318,7 @@ impl Hub {
     /// Puts a rank's standing in a peer that has shown that it is one.
     pub(super) fn promote(&mut self, id: PeerId, rank: u32) {
         if let Some(peer) = self.peers.get_mut(&id) {
-            peer.standing = Standing::Rank { rank, waits: HashMap::new() };
+            peer.standing = Standing::Rank { rank, waits: BTreeMap::new() };
             self.strangers.remove(&id);
         }
     }

@@ -3,7 +3,7 @@
 use super::secret::Claim;
 use super::wire::Frames;
 use crate::runtime::store::shelf::WaitId;
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::time::Instant;
 
 /// Counts up: who came earlier has the smaller number.
@@ -23,7 +23,7 @@ pub(super) enum Standing {
     Rank {
         rank: u32,
         /// By the number of the request.
-        waits: HashMap<u64, Want>,
+        waits: BTreeMap<u64, Want>,
     },
     /// It said goodbye, or was refused.
     Leaving { until: Instant },
@@ -54,14 +54,14 @@ impl Peer {
         matches!(self.standing, Standing::Leaving { .. })
     }
 
-    pub fn waits(&self) -> Option<&HashMap<u64, Want>> {
+    pub fn waits(&self) -> Option<&BTreeMap<u64, Want>> {
         match &self.standing {
             Standing::Rank { waits, .. } => Some(waits),
             _ => None,
         }
     }
 
-    pub fn waits_mut(&mut self) -> Option<&mut HashMap<u64, Want>> {
+    pub fn waits_mut(&mut self) -> Option<&mut BTreeMap<u64, Want>> {
         match &mut self.standing {
             Standing::Rank { waits, .. } => Some(waits),
             _ => None,

@@ -97,7 +97,8 @@ impl Roll {
 
     pub fn refuse(&mut self, mut text: String) {
         if text.len() > REFUSAL_BYTES {
-            text.truncate(text.floor_char_boundary(REFUSAL_BYTES));
+            let end = (0..=REFUSAL_BYTES).rev().find(|&end| text.is_char_boundary(end));
+            text.truncate(end.unwrap_or(0));
         }
         if let Some(count) = self.refused.get_mut(&text) {
             *count += 1;

@@ -16,6 +16,9 @@ use std::time::{Duration, Instant};
 const LISTENER: Token = Token(usize::MAX);
 pub(super) const WAKER: Token = Token(usize::MAX - 1);
 
+/// Events that are looked at together.
+const EVENTS: usize = 4096;
+
 /// Connections that are accepted before others are served again.
 const ACCEPTS: usize = 64;
 
@@ -68,7 +71,7 @@ impl Serve {
     }
 
     pub fn run(mut self) {
-        let mut events = Events::with_capacity(1024);
+        let mut events = Events::with_capacity(EVENTS);
         let mut next_tick = Instant::now() + self.tick;
         loop {
             let idle = self.ready.is_empty() && !self.accepting;
@@ -90,12 +93,14 @@ impl Serve {
             let mut state = lock(&shared.state);
             let now = Instant::now();
             let late = now >= next_tick;
-            if late {
-                state.hub.tick(now);
-                next_tick = now + self.tick;
-            }
             self.accept(&mut state.hub, now, late);
             self.turn(&mut state.hub, now);
+            if late {
+                // After what came was heard: this thread may have been held up itself.
+                state.hub.tick(now);
+                self.settle_touched(&mut state.hub);
+                next_tick = now + self.tick;
+            }
             if let Some(fate) = state.closing {
                 return self.finish(&mut state.hub, fate);
             }
@@ -145,17 +150,26 @@ impl Serve {
 
     /// Reads once from each socket that has something, and sends what there is to send.
     fn turn(&mut self, hub: &mut Hub, now: Instant) {
-        let mut ids = std::mem::take(&mut self.ready);
+        let ids = std::mem::take(&mut self.ready);
         for &id in &ids {
             self.read(hub, id, now);
         }
-        ids.append(&mut hub.take_touched());
-        while !ids.is_empty() {
+        for &id in &ids {
+            self.settle(hub, id);
+        }
+        self.settle_touched(hub);
+    }
+
+    /// Looks at all that have news. A connection that turns out to be broken is news to others.
+    fn settle_touched(&mut self, hub: &mut Hub) {
+        loop {
+            let ids = hub.take_touched();
+            if ids.is_empty() {
+                return;
+            }
             for id in ids {
                 self.settle(hub, id);
             }
-            // A connection that turns out to be broken is news to others.
-            ids = hub.take_touched();
         }
     }
 
@@ -211,7 +225,7 @@ impl Serve {
         let now = Instant::now();
         hub.close(fate, now);
         let end = now + CLOSE_LIMIT;
-        let mut events = Events::with_capacity(1024);
+        let mut events = Events::with_capacity(EVENTS);
         loop {
             self.turn(hub, now);
             let left = end.saturating_duration_since(Instant::now());
