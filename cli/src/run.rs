@@ -1,41 +1,37 @@
 //! `run`: a graph as it came and bucketed, on all ranks, compared and timed.
 
+mod processes;
+mod report;
 mod tensors;
+mod threads;
 
 use crate::fault::InputFault;
 use crate::input::{Facts, FactsArgs};
-use crate::table::{Align, Table};
 use crate::units::{count, human};
 use crate::{Verdict, input, output, talk};
 use anyhow::{Context, Result, anyhow, bail};
-use bucketeer::check::eval::{EvalError, EvalOptions, Output, Scaling, ShrinkError, shrink};
-use bucketeer::ir::{GlobalRank, Graph};
-use bucketeer::passes::bucketing::{Decision, Reason, Remark};
+use bucketeer::check::eval::{EvalError, EvalOptions, Scaling, ShrinkError, shrink};
+use bucketeer::ir::Graph;
 use bucketeer::passes::lowering::{LowerError, LowerOptions, lower};
-use bucketeer::passes::{Pass, PassReport, Pipeline, PipelineError, parse_bytes};
+use bucketeer::passes::{Pass, Pipeline, PipelineError, parse_bytes};
 use bucketeer::program::Program;
-use bucketeer::runtime::executor::{Event, Executor, Reference, Run, RunError, Times, chrome_trace, world_size};
-use bucketeer::runtime::fake::FakeRank;
+use bucketeer::runtime::executor::{Event, Run, RunError, chrome_trace, world_size};
 use bucketeer::runtime::local::{self, Link, LocalOptions};
-use bucketeer::runtime::{Backend, CommError};
+use processes::Process;
+use report::{declined, report};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// The names of the two runs.
 const NAMES: [&str; 2] = ["as it came", "bucketed"];
 
-/// Runs of each from which on a loss is more than noise.
-const MIN_REPEATS: u32 = 3;
-
-/// How much longer communication may take bucketed before we say so.
-const LOSS: f64 = 1.05;
-
 /// All ranks' runs of the graph as it came, and of the bucketed one.
 type Both = [Vec<Run>; 2];
 
 /// Runs a graph as it came and bucketed, on all its ranks, compares the outputs bit for bit, and says where the time went
 ///
-/// Ranks are threads of this process. Inputs are made from a seed, or read with --inputs; compute steps are run by the
+/// Ranks are threads of this process, or with --backend nccl processes of a launcher, each with a GPU:
+/// `bucketeer launch --nproc 4 -- run GRAPH --backend nccl`. Inputs are made from a seed, or read with --inputs; compute steps are run by the
 /// reference evaluator, which is slow, so times of compute mean little, and those of communication are for this machine's
 /// memory: with --link each call takes as long as on a network. Exit code 1 if the outputs differ.
 #[derive(Debug, clap::Args)]
@@ -48,7 +44,8 @@ pub struct RunArgs {
     /// ranks share memory: copying those takes longer than a call]
     #[arg(long, value_name = "TEXT")]
     pipeline: Option<String>,
-    /// What moves the data: `fake` answers at once, and nothing is compared
+    /// What moves the data: ranks are threads on `local`, and processes with a GPU each on `nccl`; `fake` answers at once, and
+    /// nothing is compared
     #[arg(long, default_value = "local")]
     backend: BackendWord,
     /// How often each is run; the fastest run counts
@@ -78,9 +75,14 @@ pub struct RunArgs {
     /// Seconds that a collective may take before it fails
     #[arg(long, value_name = "SECONDS", default_value_t = 600)]
     timeout: u64,
-    /// Write what ran when, of the fastest run of each, for Chrome's and Perfetto's viewers
+    /// Write what ran when, of the fastest run of each, for Chrome's and Perfetto's viewers; where ranks are processes, each
+    /// writes its own, and `{rank}` in FILE stands for the rank
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
+    /// With --backend nccl, the folder where each rank writes its last calls when one fails, as flight-rankN.json
+    /// [default: bucketeer-flight-PORT in the system's folder for temporary files]
+    #[arg(long, value_name = "FOLDER")]
+    flight_records: Option<PathBuf>,
     #[command(flatten)]
     facts: FactsArgs,
 }
@@ -89,6 +91,8 @@ pub struct RunArgs {
 enum BackendWord {
     /// Ranks as threads of this process
     Local,
+    /// Ranks as processes with a GPU each: under `bucketeer launch`, torchrun, mpirun or srun
+    Nccl,
     /// One rank without others
     Fake,
 }
@@ -117,26 +121,39 @@ pub fn run(arguments: RunArgs) -> Result<Verdict> {
     let programs = [job.lower(&graphs[0])?, job.lower(&graphs[1])?];
     let ranks = job.ranks_to_run(&programs)?;
     tensors::check(&job, &graphs[0], &programs[0], ranks)?;
+    let process = match job.backend {
+        BackendWord::Nccl => Some(Process::join(&job, ranks)?),
+        BackendWord::Local | BackendWord::Fake => None,
+    };
     progress.set("reading inputs".to_owned());
-    let inputs = (0..ranks).map(|rank| progress.pause(|| tensors::inputs(&job, &programs[0], rank)));
+    let own = process.as_ref().map_or(0..ranks, |process| process.rank()..process.rank() + 1);
+    let inputs = own.clone().map(|rank| progress.pause(|| tensors::inputs(&job, &programs[0], rank)));
     let inputs = inputs.collect::<Result<Vec<_>>>()?;
-    let [came, bucketed] = NAMES;
-    let best = [
-        job.fastest(&programs[0], &inputs, came, &progress)?,
-        job.fastest(&programs[1], &inputs, bucketed, &progress)?,
-    ];
+    let (best, outcome) = match &process {
+        Some(process) => process.run(&job, &programs, &inputs[0], &progress)?,
+        None => job.on_threads(&programs, &inputs, &progress)?,
+    };
     drop(progress);
     if let Some(trace) = &job.trace {
-        write_traces(trace, &best)?;
+        let trace = if process.is_some() { output::of_rank(trace, own.start) } else { trace.clone() };
+        write_traces(&trace, own.start, &best)?;
     }
-    let (mut text, verdict) = report(&job, &graphs[0], &programs, &best, scaling.as_ref());
+    let (mut text, verdict) = report(&job, &graphs[0], &programs, &outcome, scaling.as_ref());
     text.extend(declined);
+    // One rank speaks for all.
+    let speaks = own.start == 0;
     match &job.outputs {
-        Some(_) if verdict != Verdict::Accepted => talk::warn("the outputs differ, so none are written"),
-        Some(path) => tensors::write(path, &graphs[0], &best[0])?,
+        Some(_) if verdict != Verdict::Accepted => {
+            if speaks {
+                talk::warn("the outputs differ, so none are written");
+            }
+        }
+        Some(path) => tensors::write(path, &graphs[0], own.start, &best[0])?,
         None => {}
     }
-    output::to_stdout(text.as_bytes())?;
+    if speaks {
+        output::to_stdout(text.as_bytes())?;
+    }
     Ok(verdict)
 }
 
@@ -154,6 +171,7 @@ struct Job {
     outputs: Option<PathBuf>,
     local: LocalOptions,
     trace: Option<PathBuf>,
+    flight_records: Option<PathBuf>,
     facts: Facts,
 }
 
@@ -165,6 +183,12 @@ impl Job {
         };
         if link.is_some() && arguments.backend == BackendWord::Fake {
             bail!("--link: the backend `fake` moves nothing, so it cannot play a network");
+        }
+        if link.is_some() && arguments.backend == BackendWord::Nccl {
+            bail!("--link: the backend `nccl` has a network of its own; `local` can play one");
+        }
+        if arguments.flight_records.is_some() && arguments.backend != BackendWord::Nccl {
+            bail!("--flight-records: only the backend `nccl` writes them");
         }
         if arguments.outputs.is_some() && arguments.backend == BackendWord::Fake {
             bail!("--outputs: the backend `fake` moves nothing, so its outputs mean nothing");
@@ -194,6 +218,7 @@ impl Job {
             outputs: arguments.outputs,
             local: LocalOptions { timeout, link, ..LocalOptions::default() },
             trace: arguments.trace,
+            flight_records: arguments.flight_records,
             facts: arguments.facts.validate()?,
         })
     }
@@ -221,7 +246,11 @@ impl Job {
         let mut ranks = 0;
         for program in programs {
             ranks = if self.backend == BackendWord::Fake { 1 } else { world_size(program)? };
-            self.check_memory(program, ranks)?;
+            // Of processes each knows of its own memory alone.
+            self.check_memory(program, if self.backend == BackendWord::Nccl { 1 } else { ranks })?;
+        }
+        if let Some(trace) = self.trace.as_ref().filter(|_| self.backend == BackendWord::Nccl && ranks > 1) {
+            tensors::expect_rank("--trace", trace, ranks)?;
         }
         Ok(ranks)
     }
@@ -237,58 +266,6 @@ impl Job {
         }
         Ok(())
     }
-
-    /// Runs a program as often as asked for, on all ranks; returns the run whose slowest rank was fastest.
-    fn fastest(
-        &self,
-        program: &Program,
-        inputs: &[Vec<Output>],
-        name: &str,
-        progress: &talk::Progress,
-    ) -> Result<Vec<Run>> {
-        let run = |nth: u32| {
-            progress.set(format!("running {name}, {nth} of {}", self.repeat));
-            self.ranks(program, inputs)
-        };
-        let mut best = run(1)?;
-        for nth in 2..=self.repeat {
-            let next = run(nth)?;
-            if slowest(&next).total < slowest(&best).total {
-                best = next;
-            }
-        }
-        Ok(best)
-    }
-
-    /// Runs a program once, on all ranks, each with its inputs.
-    fn ranks(&self, program: &Program, inputs: &[Vec<Output>]) -> Result<Vec<Run>> {
-        let ranks = world_size(program)?;
-        let one = |rank: &dyn Backend| self.one(program, &inputs[rank.rank().0 as usize], rank);
-        if self.backend == BackendWord::Fake {
-            let rank = FakeRank::new(GlobalRank(0), ranks).map_err(|error: CommError| anyhow!(error))?;
-            return one(&rank).map(|run| vec![run]).map_err(explained);
-        }
-        let results = local::run(ranks, self.local.clone(), |rank| one(&rank))?;
-        let mut runs = Vec::new();
-        let mut errors: Vec<RunError> = Vec::new();
-        for (rank, result) in results.into_iter().enumerate() {
-            match result.map_err(|_| anyhow!("rank {rank} panicked; please report this"))? {
-                Ok(run) => runs.push(run),
-                Err(error) => errors.push(error),
-            }
-        }
-        // Of several, the one that others only followed.
-        let follows = |error: &RunError| matches!(error, RunError::Comm { error, .. } if matches!(**error, CommError::Remote { .. }));
-        match errors.iter().position(|error| !follows(error)).or((!errors.is_empty()).then_some(0)) {
-            None => Ok(runs),
-            Some(first) => Err(explained(errors.swap_remove(first))),
-        }
-    }
-
-    fn one(&self, program: &Program, inputs: &[Output], rank: &dyn Backend) -> Result<Run, RunError> {
-        let mut executor = Executor::new(program, rank)?;
-        executor.run(inputs, &mut Reference::new(rank.rank(), self.seed))
-    }
 }
 
 /// Why a run failed, and what to do about it.
@@ -301,27 +278,14 @@ fn explained(error: RunError) -> anyhow::Error {
     }
 }
 
-/// The times of the rank that took longest.
-fn slowest(runs: &[Run]) -> Times {
-    runs.iter().map(|run| run.times).max_by_key(|times| times.total).unwrap_or_default()
-}
-
 /// The traces of both runs in one file: the ranks as it came, then the ranks bucketed.
-fn write_traces(path: &Path, best: &Both) -> Result<()> {
+fn write_traces(path: &Path, first: u32, best: &Both) -> Result<()> {
     let mut processes: Vec<(String, &[Event])> = Vec::new();
     for (name, runs) in NAMES.into_iter().zip(best) {
-        processes.extend(runs.iter().enumerate().map(|(rank, run)| (format!("rank {rank}, {name}"), &*run.events)));
+        let named = (first..).zip(runs).map(|(rank, run)| (format!("rank {rank}, {name}"), &*run.events));
+        processes.extend(named);
     }
     output::write(Some(path), chrome_trace(&processes).as_bytes())
-}
-
-/// The first output that differs: rank and place.
-fn difference([before, after]: &Both) -> Option<(usize, usize)> {
-    before.iter().zip(after).enumerate().find_map(|(rank, (before, after))| {
-        let differs = |(a, b): (&Output, &Output)| !a.same_elements(b);
-        let place = before.outputs.iter().zip(&after.outputs).position(differs)?;
-        Some((rank, place))
-    })
 }
 
 /// What `rewrite` does, less what is not worth copying.
@@ -333,131 +297,4 @@ fn default_pipeline(max_member_bytes: Option<u64>) -> Pipeline {
         }
     }
     pipeline
-}
-
-/// What to say of collectives that were left alone since copying them takes longer than launching them.
-fn declined(reports: &[PassReport]) -> Option<String> {
-    let remarks = reports.iter().filter_map(|report| report.plan.as_ref()).flat_map(|plan| &plan.remarks);
-    let most = |remark: &Remark| match &remark.decision {
-        Decision::Alone(Reason::LargeMember { max_member_bytes, .. }) => Some(*max_member_bytes),
-        _ => None,
-    };
-    let large: Vec<u64> = remarks.filter_map(most).collect();
-    let most = human(*large.first()?);
-    Some(format!(
-        "  left alone: {} of more than {most}, as copying them would take longer than launching them between these ranks; \
-         --pipeline buckets what it says\n",
-        count(large.len(), "collective")
-    ))
-}
-
-/// What to say where bucketing made communication slower: waiting for calls, packs, unpacks and other copies.
-fn loss(before: Times, after: Times) -> Option<String> {
-    let moving = |times: Times| times.exposed + times.pack.time + times.unpack.time + times.copy.time;
-    let [before, after] = [before, after].map(|times| moving(times).as_secs_f64() * 1000.0);
-    (after > before * LOSS).then(|| {
-        format!(
-            "  bucketing does not pay here: waits and copies take {after:.2} ms, {before:.2} ms as it came. Between these \
-             ranks a call costs less than copying its members; --pipeline with mode=coalesced packs nothing, smaller \
-             caps copy within the cache, and --link plays a network"
-        )
-    })
-}
-
-fn report(
-    job: &Job,
-    graph: &Graph,
-    programs: &[Program; 2],
-    best: &Both,
-    scaling: Option<&Scaling>,
-) -> (String, Verdict) {
-    let [before, after] = best;
-    let mut table = Table::new(&[
-        ("", Align::Left),
-        ("calls", Align::Right),
-        ("sent", Align::Right),
-        ("pack", Align::Right),
-        ("comm", Align::Right),
-        ("unpack", Align::Right),
-        ("compute", Align::Right),
-        ("exposed", Align::Right),
-        ("total", Align::Right),
-        ("memory", Align::Right),
-    ]);
-    for ((name, runs), program) in NAMES.into_iter().zip(best).zip(programs) {
-        let slowest = slowest(runs);
-        let time = |time: Duration| format!("{:.2} ms", time.as_secs_f64() * 1000.0);
-        table.row([
-            name.to_owned(),
-            program.launches().to_string(),
-            human(slowest.sent_bytes),
-            time(slowest.pack.time),
-            time(slowest.comm.time),
-            time(slowest.unpack.time),
-            time(slowest.compute.time + slowest.copy.time),
-            time(slowest.exposed),
-            time(slowest.total),
-            human(program.peak_bytes()),
-        ]);
-    }
-    let ranks = count(before.len(), "rank");
-    let mut lines = vec![format!(
-        "graph `{}` on {ranks}, the slowest rank of the fastest of {}:",
-        graph.name,
-        count(job.repeat as usize, "run")
-    )];
-    lines.extend(table.lines(usize::MAX));
-    let ratio = |of: fn(&Times) -> Duration| {
-        let longest = |runs: &[Run]| runs.iter().map(|run| of(&run.times)).max().unwrap_or_default().as_secs_f64();
-        let (before, after) = (longest(before), longest(after));
-        if after > 0.0 { format!("{:.2}", before / after) } else { "-".to_owned() }
-    };
-    lines.push(format!(
-        "  as it came over bucketed: comm {}, exposed {}, total {}",
-        ratio(|times| times.comm.time),
-        ratio(|times| times.exposed),
-        ratio(|times| times.total)
-    ));
-    if job.repeat >= MIN_REPEATS
-        && let Some(line) = loss(slowest(before), slowest(after))
-    {
-        lines.push(line);
-    }
-    if let Some(scaling) = scaling {
-        lines.push(format!("  at 1/{} of the bytes", scaling.bytes_before / scaling.bytes_after.max(1)));
-    }
-    let outputs = before.first().map_or(0, |run| run.outputs.len());
-    let verdict = match difference(best) {
-        _ if job.backend == BackendWord::Fake => {
-            lines.push("  not compared: nothing was moved".to_owned());
-            Verdict::Accepted
-        }
-        None => {
-            lines.push(format!("  outputs: {} on each rank, equal bit for bit", count(outputs, "output")));
-            Verdict::Accepted
-        }
-        Some((rank, place)) => {
-            lines.push(format!("  outputs differ: output {place} on rank {rank} first"));
-            Verdict::Rejected
-        }
-    };
-    (lines.join("\n") + "\n", verdict)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use bucketeer::runtime::executor::StepKindTimes;
-
-    #[test]
-    fn a_loss_of_more_than_five_in_a_hundred_is_said() {
-        let times = |exposed: u64, copies: u64| {
-            let each = StepKindTimes { steps: 1, time: Duration::from_micros(copies) };
-            Times { exposed: Duration::from_micros(exposed), pack: each, unpack: each, copy: each, ..Times::default() }
-        };
-        assert_eq!(loss(times(700, 100), times(750, 100)), None);
-        assert_eq!(loss(times(700, 100), times(0, 0)), None);
-        let said = loss(times(700, 100), times(451, 200)).unwrap_or_default();
-        assert!(said.contains("does not pay here: waits and copies take 1.05 ms, 1.00 ms as it came"), "{said}");
-    }
 }

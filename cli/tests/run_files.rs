@@ -56,7 +56,7 @@ fn a_name_without_a_rank_is_read_by_all_and_written_by_one() {
     folder.run("run first.bkt --outputs made{rank}.safetensors").expect(0, &[]);
     let ran = folder.run("run second.bkt --inputs made0.safetensors").expect(0, &["note: made0.safetensors"]);
     assert_eq!(ran.talk().matches("note:").count(), 1, "{}", ran.talk());
-    let said = ["--outputs out.safetensors: the outputs of 2 ranks need `{rank}` in it"];
+    let said = ["--outputs out.safetensors: the files of 2 ranks need `{rank}` in it"];
     folder.run("run second.bkt --outputs out.safetensors").expect(2, &said);
     folder.write("one.bkt", "x = input f32[4]\noutput(relu(x))\n");
     folder.run("run one.bkt --outputs out.safetensors").expect(0, &[]);

@@ -61,23 +61,29 @@ fn names_rank(path: &Path) -> bool {
     path.to_string_lossy().contains(RANK)
 }
 
+/// That each of several ranks has a file of its own.
+pub fn expect_rank(option: &str, path: &Path, ranks: u32) -> Result<()> {
+    if ranks > 1 && !names_rank(path) {
+        let ranks = count(ranks as usize, "rank");
+        bail!("{option} {}: the files of {ranks} need `{RANK}` in it, for the rank that each is of", path.display());
+    }
+    Ok(())
+}
+
 /// Refuses, before anything runs, outputs that could not be written.
 pub fn check(job: &Job, graph: &Graph, program: &Program, ranks: u32) -> Result<()> {
     let Some(path) = &job.outputs else { return Ok(()) };
-    if ranks > 1 && !names_rank(path) {
-        let ranks = count(ranks as usize, "rank");
-        bail!("--outputs {}: the outputs of {ranks} need `{RANK}` in it, for the rank that each is of", path.display());
-    }
+    expect_rank("--outputs", path, ranks)?;
     check_outputs(program, &output_names(graph)).context("--outputs")
 }
 
-/// Writes what each rank made, all files or none.
-pub fn write(path: &Path, graph: &Graph, runs: &[Run]) -> Result<()> {
+/// Writes what each rank made, counted from `first`, all files or none.
+pub fn write(path: &Path, graph: &Graph, first: u32, runs: &[Run]) -> Result<()> {
     let names = output_names(graph);
-    let one = |(rank, run): (usize, &Run)| -> Result<(PathBuf, Vec<u8>)> {
-        let path = of_rank(path, rank as u32);
+    let one = |(rank, run): (u32, &Run)| -> Result<(PathBuf, Vec<u8>)> {
+        let path = of_rank(path, rank);
         let bytes = to_safetensors(&names, &run.outputs).with_context(|| format!("cannot write {}", path.display()))?;
         Ok((path, bytes))
     };
-    output::write_all(runs.iter().enumerate().map(one))
+    output::write_all((first..).zip(runs).map(one))
 }

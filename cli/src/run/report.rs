@@ -1,0 +1,174 @@
+//! What `run` says.
+
+use super::{Job, NAMES};
+use crate::Verdict;
+use crate::table::{Align, Table};
+use crate::units::{count, human};
+use bucketeer::check::eval::Scaling;
+use bucketeer::ir::Graph;
+use bucketeer::passes::PassReport;
+use bucketeer::passes::bucketing::{Decision, Reason, Remark};
+use bucketeer::program::Program;
+use bucketeer::runtime::executor::Times;
+use serde::{Deserialize, Serialize};
+use std::time::Duration;
+
+/// Runs of each from which on a loss is more than noise.
+const MIN_REPEATS: u32 = 3;
+
+/// How much longer communication may take bucketed before we say so.
+const LOSS: f64 = 1.05;
+
+/// The times of the rank that took longest.
+pub fn slowest(times: &[Times]) -> Times {
+    times.iter().copied().max_by_key(|times| times.total).unwrap_or_default()
+}
+
+/// What to say of collectives that were left alone since copying them takes longer than launching them.
+pub fn declined(reports: &[PassReport]) -> Option<String> {
+    let remarks = reports.iter().filter_map(|report| report.plan.as_ref()).flat_map(|plan| &plan.remarks);
+    let most = |remark: &Remark| match &remark.decision {
+        Decision::Alone(Reason::LargeMember { max_member_bytes, .. }) => Some(*max_member_bytes),
+        _ => None,
+    };
+    let large: Vec<u64> = remarks.filter_map(most).collect();
+    let most = human(*large.first()?);
+    Some(format!(
+        "  left alone: {} of more than {most}, as copying them would take longer than launching them between these ranks; \
+         --pipeline buckets what it says\n",
+        count(large.len(), "collective")
+    ))
+}
+
+/// What to say where bucketing made communication slower: waiting for calls, packs, unpacks and other copies.
+fn loss(before: Times, after: Times) -> Option<String> {
+    let moving = |times: Times| times.exposed + times.pack.time + times.unpack.time + times.copy.time;
+    let [before, after] = [before, after].map(|times| moving(times).as_secs_f64() * 1000.0);
+    (after > before * LOSS).then(|| {
+        format!(
+            "  bucketing does not pay here: waits and copies take {after:.2} ms, {before:.2} ms as it came. Between these \
+             ranks a call costs less than copying its members; --pipeline with mode=coalesced packs nothing, smaller \
+             caps copy within the cache, and --link plays a network"
+        )
+    })
+}
+
+/// What came of the runs.
+pub struct Outcome {
+    /// Of the fastest run of each, by rank.
+    pub times: [Vec<Times>; 2],
+    pub equality: Equality,
+    /// Number of outputs of a rank.
+    pub outputs: usize,
+}
+
+/// How the outputs of both compare, on all ranks.
+#[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
+pub enum Equality {
+    NotCompared,
+    Bits,
+    /// By at most so much of a tensor's largest value.
+    Rounded(f64),
+    /// First at this rank and output.
+    Differs(usize, usize),
+}
+
+/// What to print, and whether the outputs are the same.
+pub fn report(
+    job: &Job,
+    graph: &Graph,
+    programs: &[Program; 2],
+    outcome: &Outcome,
+    scaling: Option<&Scaling>,
+) -> (String, Verdict) {
+    let [before, after] = &outcome.times;
+    let mut table = Table::new(&[
+        ("", Align::Left),
+        ("calls", Align::Right),
+        ("sent", Align::Right),
+        ("pack", Align::Right),
+        ("comm", Align::Right),
+        ("unpack", Align::Right),
+        ("compute", Align::Right),
+        ("exposed", Align::Right),
+        ("total", Align::Right),
+        ("memory", Align::Right),
+    ]);
+    for ((name, times), program) in NAMES.into_iter().zip(&outcome.times).zip(programs) {
+        let slowest = slowest(times);
+        let time = |time: Duration| format!("{:.2} ms", time.as_secs_f64() * 1000.0);
+        table.row([
+            name.to_owned(),
+            program.launches().to_string(),
+            human(slowest.sent_bytes),
+            time(slowest.pack.time),
+            time(slowest.comm.time),
+            time(slowest.unpack.time),
+            time(slowest.compute.time + slowest.copy.time),
+            time(slowest.exposed),
+            time(slowest.total),
+            human(program.peak_bytes()),
+        ]);
+    }
+    let ranks = count(before.len(), "rank");
+    let mut lines = vec![format!(
+        "graph `{}` on {ranks}, the slowest rank of the fastest of {}:",
+        graph.name,
+        count(job.repeat as usize, "run")
+    )];
+    lines.extend(table.lines(usize::MAX));
+    let ratio = |of: fn(&Times) -> Duration| {
+        let longest = |times: &[Times]| times.iter().map(of).max().unwrap_or_default().as_secs_f64();
+        let (before, after) = (longest(before), longest(after));
+        if after > 0.0 { format!("{:.2}", before / after) } else { "-".to_owned() }
+    };
+    lines.push(format!(
+        "  as it came over bucketed: comm {}, exposed {}, total {}",
+        ratio(|times| times.comm.time),
+        ratio(|times| times.exposed),
+        ratio(|times| times.total)
+    ));
+    if job.repeat >= MIN_REPEATS
+        && let Some(line) = loss(slowest(before), slowest(after))
+    {
+        lines.push(line);
+    }
+    if let Some(scaling) = scaling {
+        lines.push(format!("  at 1/{} of the bytes", scaling.bytes_before / scaling.bytes_after.max(1)));
+    }
+    let outputs = count(outcome.outputs, "output");
+    let (line, verdict) = match outcome.equality {
+        Equality::NotCompared => ("not compared: nothing was moved".to_owned(), Verdict::Accepted),
+        Equality::Bits => (format!("outputs: {outputs} on each rank, equal bit for bit"), Verdict::Accepted),
+        Equality::Rounded(most) => {
+            let line = format!(
+                "outputs: {outputs} on each rank, equal but for rounding: they differ by {most:.1e} of a tensor's largest \
+                 value at most, as NCCL sums in an order of its own"
+            );
+            (line, Verdict::Accepted)
+        }
+        Equality::Differs(rank, place) => {
+            (format!("outputs differ: output {place} on rank {rank} first"), Verdict::Rejected)
+        }
+    };
+    lines.push(format!("  {line}"));
+    (lines.join("\n") + "\n", verdict)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bucketeer::runtime::executor::StepKindTimes;
+
+    #[test]
+    fn a_loss_of_more_than_five_in_a_hundred_is_said() {
+        let times = |exposed: u64, copies: u64| {
+            let each = StepKindTimes { steps: 1, time: Duration::from_micros(copies) };
+            Times { exposed: Duration::from_micros(exposed), pack: each, unpack: each, copy: each, ..Times::default() }
+        };
+        assert_eq!(loss(times(700, 100), times(750, 100)), None);
+        assert_eq!(loss(times(700, 100), times(0, 0)), None);
+        let said = loss(times(700, 100), times(451, 200)).unwrap_or_default();
+        assert!(said.contains("does not pay here: waits and copies take 1.05 ms, 1.00 ms as it came"), "{said}");
+    }
+}

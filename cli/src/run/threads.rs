@@ -1,0 +1,104 @@
+//! Ranks as threads of this process, or one rank that needs no others.
+
+use super::report::{Equality, Outcome};
+use super::{BackendWord, Both, Job, NAMES, explained};
+use crate::talk;
+use anyhow::{Result, anyhow};
+use bucketeer::check::eval::Output;
+use bucketeer::ir::GlobalRank;
+use bucketeer::program::Program;
+use bucketeer::runtime::executor::{Executor, Reference, Run, RunError, world_size};
+use bucketeer::runtime::fake::FakeRank;
+use bucketeer::runtime::local;
+use bucketeer::runtime::{Backend, CommError};
+use std::time::Duration;
+
+impl Job {
+    /// Runs both programs on all ranks, and compares their outputs.
+    pub(super) fn on_threads(
+        &self,
+        programs: &[Program; 2],
+        inputs: &[Vec<Output>],
+        progress: &talk::Progress,
+    ) -> Result<(Both, Outcome)> {
+        let [came, bucketed] = NAMES;
+        let best = [
+            self.fastest(&programs[0], inputs, came, progress)?,
+            self.fastest(&programs[1], inputs, bucketed, progress)?,
+        ];
+        let equality = match difference(&best) {
+            _ if self.backend == BackendWord::Fake => Equality::NotCompared,
+            None => Equality::Bits,
+            Some((rank, place)) => Equality::Differs(rank, place),
+        };
+        let times = [0, 1].map(|which: usize| best[which].iter().map(|run| run.times).collect());
+        let outputs = best[0].first().map_or(0, |run| run.outputs.len());
+        Ok((best, Outcome { times, equality, outputs }))
+    }
+
+    /// Runs a program as often as asked for, on all ranks; returns the run whose slowest rank was fastest.
+    fn fastest(
+        &self,
+        program: &Program,
+        inputs: &[Vec<Output>],
+        name: &str,
+        progress: &talk::Progress,
+    ) -> Result<Vec<Run>> {
+        let run = |nth: u32| {
+            progress.set(format!("running {name}, {nth} of {}", self.repeat));
+            self.ranks(program, inputs)
+        };
+        let mut best = run(1)?;
+        for nth in 2..=self.repeat {
+            let next = run(nth)?;
+            if slowest(&next) < slowest(&best) {
+                best = next;
+            }
+        }
+        Ok(best)
+    }
+
+    /// Runs a program once, on all ranks, each with its inputs.
+    fn ranks(&self, program: &Program, inputs: &[Vec<Output>]) -> Result<Vec<Run>> {
+        let ranks = world_size(program)?;
+        let one = |rank: &dyn Backend| self.one(program, &inputs[rank.rank().0 as usize], rank);
+        if self.backend == BackendWord::Fake {
+            let rank = FakeRank::new(GlobalRank(0), ranks).map_err(|error: CommError| anyhow!(error))?;
+            return one(&rank).map(|run| vec![run]).map_err(explained);
+        }
+        let results = local::run(ranks, self.local.clone(), |rank| one(&rank))?;
+        let mut runs = Vec::new();
+        let mut errors: Vec<RunError> = Vec::new();
+        for (rank, result) in results.into_iter().enumerate() {
+            match result.map_err(|_| anyhow!("rank {rank} panicked; please report this"))? {
+                Ok(run) => runs.push(run),
+                Err(error) => errors.push(error),
+            }
+        }
+        // Of several, the one that others only followed.
+        let follows = |error: &RunError| matches!(error, RunError::Comm { error, .. } if matches!(**error, CommError::Remote { .. }));
+        match errors.iter().position(|error| !follows(error)).or((!errors.is_empty()).then_some(0)) {
+            None => Ok(runs),
+            Some(first) => Err(explained(errors.swap_remove(first))),
+        }
+    }
+
+    fn one(&self, program: &Program, inputs: &[Output], rank: &dyn Backend) -> Result<Run, RunError> {
+        let mut executor = Executor::new(program, rank)?;
+        executor.run(inputs, &mut Reference::new(rank.rank(), self.seed))
+    }
+}
+
+/// How long the slowest rank took.
+fn slowest(runs: &[Run]) -> Duration {
+    runs.iter().map(|run| run.times.total).max().unwrap_or_default()
+}
+
+/// The first output that differs: rank and place.
+fn difference([before, after]: &Both) -> Option<(usize, usize)> {
+    before.iter().zip(after).enumerate().find_map(|(rank, (before, after))| {
+        let differs = |(a, b): (&Output, &Output)| !a.same_elements(b);
+        let place = before.outputs.iter().zip(&after.outputs).position(differs)?;
+        Some((rank, place))
+    })
+}
