@@ -6,33 +6,13 @@ use bucketeer::ir::{DType, GlobalRank, GroupRank, ReduceOp};
 use bucketeer::runtime::fake::FakeRank;
 use bucketeer::runtime::local::{LocalOptions, run};
 use bucketeer::runtime::{Backend, CallOptions, CommError, Operands, Reduction};
-use collective::{Case, Kind, Random, ranks, reductions, run_cases};
+use collective::{Case, Kind, Random, cases, ranks, run_cases};
 use std::time::Duration;
 
 const SIZES: [usize; 5] = [1, 2, 3, 4, 8];
-const COUNTS: [usize; 4] = [0, 1, 5, 67];
 
 fn options() -> LocalOptions {
     LocalOptions { timeout: Duration::from_secs(60), pin: false, ..LocalOptions::default() }
-}
-
-/// All kinds and reductions of a dtype, in and out of place.
-fn cases(dtype: DType, size: usize) -> Vec<Case> {
-    let mut kinds = vec![Kind::AllGather, Kind::Broadcast { root: size - 1 }, Kind::AllToAll, Kind::UnevenAllToAll];
-    for op in reductions(dtype) {
-        kinds.extend([Kind::AllReduce(op), Kind::ReduceScatter(op), Kind::Reduce { op, root: size / 2 }]);
-    }
-    let mut cases = Vec::new();
-    for kind in kinds {
-        for count in COUNTS {
-            for in_place in [false, true] {
-                if !in_place || Case::can_be_in_place(kind) {
-                    cases.push(Case { kind, dtype, count, in_place });
-                }
-            }
-        }
-    }
-    cases
 }
 
 fn on_local_ranks(size: usize, cases: &[Case], coalesced: bool) {

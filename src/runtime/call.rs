@@ -351,6 +351,11 @@ impl Call {
         }
     }
 
+    /// Whether a member reads its input.
+    pub(super) fn reads_input(&self, group: &Group) -> bool {
+        !matches!(self.op, Op::Broadcast { root } if root != group.rank())
+    }
+
     /// Takes the leases a checked call needs: to write its output, to read its input; in place, one to write both.
     pub(super) fn lease(&self, group: &Group) -> Result<Vec<Lease>, BufferError> {
         let holder = || Holder::Call { op: self.op.name(), group: group.shared_name() };
@@ -360,7 +365,6 @@ impl Call {
 
     /// What is written, then what is read; in place, what holds both.
     pub(super) fn needed(&self, group: &Group) -> SmallVec<[(&Buffer, Access); 2]> {
-        let read_input = !matches!(self.op, Op::Broadcast { root } if root != group.rank());
         let mut needed = SmallVec::new();
         match (&self.input, &self.output) {
             (Some(input), Some(output)) if self.in_place(group) => {
@@ -368,7 +372,7 @@ impl Call {
             }
             (input, output) => {
                 needed.extend(output.as_ref().map(|output| (output, Access::Write)));
-                needed.extend(input.as_ref().filter(|_| read_input).map(|input| (input, Access::Read)));
+                needed.extend(input.as_ref().filter(|_| self.reads_input(group)).map(|input| (input, Access::Read)));
             }
         }
         needed

@@ -12,6 +12,7 @@
 //! | [`store`] | where the ranks of several processes meet |
 //! | [`rendezvous`] | which rank a process is, as its launcher says it |
 //! | [`local`] | ranks as threads of one process, with a model of a network and faults on request |
+//! | `mpi` | ranks as processes of MPI, for clusters of CPUs; with the feature `mpi` |
 //! | [`fake`] | a rank without others |
 //!
 //! A failing call names the ranks at fault and releases all others; then the group goes on without them:
@@ -51,6 +52,8 @@ mod group;
 mod kernels;
 mod load;
 pub mod local;
+#[cfg(feature = "mpi")]
+pub mod mpi;
 pub mod nccl;
 mod outline;
 pub mod rendezvous;

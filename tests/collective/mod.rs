@@ -6,6 +6,8 @@ use bucketeer::check::eval::num;
 use bucketeer::ir::{DType, GlobalRank, GroupRank, ReduceOp};
 use bucketeer::runtime::{Arena, Backend, Buffer, Call, CallOptions, CommError, Group, Op, Operands, Reduction, Work};
 
+const COUNTS: [usize; 4] = [0, 1, 5, 67];
+
 /// What is called; ranks and parts follow from the group.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Kind {
@@ -212,6 +214,25 @@ fn scale(op: Reduction, dtype: DType, input: &[u8]) -> Vec<u8> {
         num::combine(ReduceOp::Product, dtype, element, &rounded, &mut out);
     }
     out
+}
+
+/// All kinds and reductions of a dtype, in and out of place.
+pub fn cases(dtype: DType, size: usize) -> Vec<Case> {
+    let mut kinds = vec![Kind::AllGather, Kind::Broadcast { root: size - 1 }, Kind::AllToAll, Kind::UnevenAllToAll];
+    for op in reductions(dtype) {
+        kinds.extend([Kind::AllReduce(op), Kind::ReduceScatter(op), Kind::Reduce { op, root: size / 2 }]);
+    }
+    let mut cases = Vec::new();
+    for kind in kinds {
+        for count in COUNTS {
+            for in_place in [false, true] {
+                if !in_place || Case::can_be_in_place(kind) {
+                    cases.push(Case { kind, dtype, count, in_place });
+                }
+            }
+        }
+    }
+    cases
 }
 
 /// Launches cases one after another, waits for all, and returns the outputs. `coalesced`: all in one block.

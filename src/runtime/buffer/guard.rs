@@ -98,6 +98,12 @@ impl Buffer {
         unsafe { self.arena.0.memory.bytes_mut(range) }
     }
 
+    /// Where the bytes begin, for libraries that take addresses. Whoever gives it away keeps a lease meanwhile.
+    #[cfg(feature = "mpi")]
+    pub(in crate::runtime) fn pointer(&self) -> *mut u8 {
+        self.arena.0.memory.pointer(self.range.start)
+    }
+
     fn inside(&self, range: Range<usize>) -> Range<usize> {
         assert!(range.start <= range.end && range.end <= self.range.len(), "{range:?} is outside of {self:?}");
         self.range.start + range.start..self.range.start + range.end

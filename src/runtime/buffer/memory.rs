@@ -42,6 +42,12 @@ impl Memory {
         self.layout.size()
     }
 
+    /// The address of a byte; inside the allocation, or at its end, if `at` is.
+    #[cfg(feature = "mpi")]
+    pub const fn pointer(&self, at: usize) -> *mut u8 {
+        self.start.as_ptr().wrapping_add(at)
+    }
+
     /// # Safety
     /// While the slice lives, nobody writes to the range.
     ///

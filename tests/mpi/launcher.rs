@@ -1,0 +1,89 @@
+//! Starts this test again, under `mpirun`.
+
+use std::process::{Command, Output};
+use std::sync::{Mutex, OnceLock, PoisonError};
+
+/// Set in the processes that tests start: what a rank does.
+const TASK: &str = "BUCKETEER_MPI_TASK";
+
+/// How a run ended.
+pub struct Run {
+    pub success: bool,
+    pub text: String,
+}
+
+/// A run, unless there is no `mpirun`.
+pub struct Ran(pub Option<Run>);
+
+impl Ran {
+    pub fn assert_success(self) {
+        if let Some(run) = self.0 {
+            assert!(run.success, "{}", run.text);
+        }
+    }
+
+    pub fn is_none_or(self, holds: impl FnOnce(&Run) -> bool) -> bool {
+        self.0.is_none_or(|run| {
+            let held = holds(&run);
+            if !held {
+                eprintln!("{}", run.text);
+            }
+            held
+        })
+    }
+}
+
+/// What this process is to do, if a test started it.
+pub fn task() -> Option<String> {
+    std::env::var(TASK).ok()
+}
+
+/// The command and its options, or `None` with a line that says so.
+pub fn mpirun() -> Option<(String, &'static [&'static str])> {
+    static FOUND: OnceLock<Option<(String, &'static [&'static str])>> = OnceLock::new();
+    let find = || {
+        let name = std::env::var("BUCKETEER_MPIRUN").unwrap_or_else(|_| "mpirun".to_owned());
+        let Ok(version) = Command::new(&name).arg("--version").output() else {
+            println!("skipped: there is no {name}");
+            return None;
+        };
+        let is_open_mpi = text(&version).contains("Open MPI");
+        Some((
+            name,
+            if is_open_mpi { &["--allow-run-as-root", "--oversubscribe", "--timeout", "120"][..] } else { &[] },
+        ))
+    };
+    FOUND.get_or_init(find).clone()
+}
+
+fn text(output: &Output) -> String {
+    format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
+}
+
+fn run(mut command: Command, task: &str) -> Run {
+    // One at a time: there may be two processors.
+    static TURN: Mutex<()> = Mutex::new(());
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    command.env(TASK, task).env("MPIEXEC_TIMEOUT", "120");
+    let output = command.output().expect("the command was found before");
+    Run { success: output.status.success(), text: text(&output) }
+}
+
+/// The task on so many ranks.
+pub fn under_mpirun(task: &str, ranks: u32) -> Ran {
+    let Some((name, options)) = mpirun() else {
+        println!("skipped: {task} on {ranks} ranks, as there is no mpirun");
+        return Ran(None);
+    };
+    let mut command = Command::new(name);
+    command.args(options).args(["-n", &ranks.to_string()]).arg(std::env::current_exe().expect("a test has a path"));
+    command.args(["--exact", "rank", "--nocapture"]);
+    Ran(Some(run(command, task)))
+}
+
+/// The task in a process that `mpirun` does not start.
+pub fn alone(task: &str) -> Run {
+    let mut command = Command::new(std::env::current_exe().expect("a test has a path"));
+    command.args(["--exact", "rank", "--nocapture"]);
+    run(command, task)
+}
