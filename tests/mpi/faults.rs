@@ -211,6 +211,7 @@ pub fn leaves(rank: MpiRank) {
     rank.barrier(&smaller, &CallOptions::blocking()).unwrap();
     let error = rank.new_group("again", &all).unwrap_err();
     assert!(matches!(error, CommError::Remote { rank: GlobalRank(1), .. }), "{error}");
+    rank.barrier(&smaller, &CallOptions::blocking()).unwrap();
     rank.finish().unwrap_or_else(|error| panic!("{error}"));
 }
 

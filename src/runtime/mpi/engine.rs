@@ -38,6 +38,8 @@ struct Joined {
     lanes: BTreeMap<Lane, Calls>,
     /// The first error; since then nothing is launched.
     broken: Option<Arc<CommError>>,
+    /// The call that the error is about, if this rank has not launched it.
+    ahead: Option<Place>,
     /// Whether the others know that it is broken here.
     told: bool,
 }
@@ -145,7 +147,7 @@ impl Engine {
             return Err(CommError::Remote { site: site(), rank, fate });
         }
         let index = self.joined.len();
-        self.joined.push(Joined { group: group.clone(), lanes: BTreeMap::new(), broken: None, told: false });
+        self.joined.push(Joined { group: group.clone(), lanes: BTreeMap::new(), broken: None, ahead: None, told: false });
         self.by_name.insert(group.shared_name(), index);
         let note = Note::Join { group: index as u32, name: group.shared_name(), members: group.shared_members() };
         self.tell_members(index, &note);
@@ -164,7 +166,8 @@ impl Engine {
         if let Some(cause) = joined.broken.clone() {
             // Others may wait for this call.
             self.tell_broken(index, &cause, None, Vec::new());
-            return Err(cause.at(site));
+            let ahead = self.joined[index].ahead.take_if(|ahead| *ahead == (lane, seq));
+            return Err(if ahead.is_some() { (*cause).clone().of(op) } else { cause.at(site) });
         }
         let Some(tag) = self.free_tag() else {
             let reason = format!("{MAX_TAG} calls are in flight or have failed; no more can be");
@@ -294,6 +297,9 @@ impl Engine {
         is_over: impl Fn(&Flight, Place) -> bool,
     ) {
         let joined = &mut self.joined[index];
+        if joined.broken.is_none() {
+            joined.ahead = at.filter(|(lane, seq)| joined.lanes.get(lane).map_or(0, |calls| calls.next) <= *seq);
+        }
         let cause = joined.broken.get_or_insert_with(|| Arc::new(error)).clone();
         let open =
             joined.lanes.iter().flat_map(|(lane, calls)| calls.open.iter().map(|(seq, id)| ((*lane, *seq), *id)));
