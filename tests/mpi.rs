@@ -30,6 +30,7 @@ fn rank() {
     match &*task {
         "values" => values::all(&rank),
         "groups" => values::groups(&rank),
+        "large" => values::large(&rank),
         "programs" => values::programs(&rank),
         "faults" => faults::broken_groups(&rank),
         "leaves" => return faults::leaves(rank),
@@ -46,6 +47,12 @@ fn processes_compute_what_the_reference_does_for_all_kinds_ops_and_dtypes() {
     for ranks in [1, 2, 4] {
         under_mpirun("values", ranks).assert_success();
     }
+}
+
+#[test]
+#[ignore = "takes 7 GiB of memory"]
+fn calls_may_have_more_bytes_than_mpi_can_count() {
+    under_mpirun("large", 2).assert_success();
 }
 
 #[test]

@@ -53,6 +53,25 @@ pub fn all(rank: &MpiRank) {
     }
 }
 
+/// A broadcast and a sum of more than 2^31 bytes.
+pub fn large(rank: &MpiRank) {
+    let bytes = (1u64 << 31) + 12_345;
+    let world = rank.new_group("world", &ranks(rank.world_size() as usize)).unwrap();
+    let buffer = rank.arena(bytes).unwrap().buffer(0, bytes).unwrap();
+    let marks = [0, 1 << 30, (1 << 30) - 1, (1 << 31) - 1, 1 << 31, bytes as usize - 1];
+    if rank.rank().0 == 0 {
+        let mut bytes = buffer.write().unwrap();
+        marks.into_iter().zip(1..).for_each(|(at, mark)| bytes[at] = mark);
+    }
+    let data = Operands::in_place(buffer.clone(), DType::U8);
+    rank.broadcast(&world, data.clone(), GroupRank(0), &CallOptions::blocking()).unwrap();
+    rank.all_reduce(&world, data, ReduceOp::Sum.into(), &CallOptions::blocking()).unwrap();
+    let bytes = buffer.read().unwrap();
+    let found = marks.map(|at| u32::from(bytes[at]));
+    assert_eq!(found, [1, 2, 3, 4, 5, 6].map(|mark| mark * rank.world_size()));
+    assert_eq!(bytes.iter().filter(|byte| **byte != 0).count(), marks.len());
+}
+
 /// Overlapping groups in orders of their own, groups of equal names, sends and receives.
 pub fn groups(rank: &MpiRank) {
     let size = rank.world_size() as usize;

@@ -147,7 +147,13 @@ impl Engine {
             return Err(CommError::Remote { site: site(), rank, fate });
         }
         let index = self.joined.len();
-        self.joined.push(Joined { group: group.clone(), lanes: BTreeMap::new(), broken: None, ahead: None, told: false });
+        self.joined.push(Joined {
+            group: group.clone(),
+            lanes: BTreeMap::new(),
+            broken: None,
+            ahead: None,
+            told: false,
+        });
         self.by_name.insert(group.shared_name(), index);
         let note = Note::Join { group: index as u32, name: group.shared_name(), members: group.shared_members() };
         self.tell_members(index, &note);
@@ -495,9 +501,10 @@ impl Engine {
                 .broken
                 .get_or_insert_with(|| Arc::new(CommError::Remote { site, rank: self.rank, fate }));
         }
-        for (_, flight) in std::mem::take(&mut self.flights) {
+        let fail = |flight: Flight| {
             let _ = flight.outcome.set(Err(CommError::Remote { site: flight.site.clone(), rank: self.rank, fate }));
-        }
+        };
+        self.flights.drain().map(|(_, flight)| flight).for_each(fail);
         self.closed = true;
     }
 }

@@ -178,9 +178,9 @@ impl Plan {
         let bytes = sum.bytes();
         let others = scratch(hold, bytes.saturating_mul(member.size as u64 - 1))?;
         let mut inputs = Vec::with_capacity(member.size);
-        for from in 0..member.size {
+        for (from, own) in parts.iter().enumerate() {
             inputs.push(match from {
-                _ if from == member.place => part(input, parts[from])?,
+                _ if from == member.place => part(input, *own)?,
                 _ => others.part((from - usize::from(from > member.place)) as u64 * bytes, bytes)?,
             });
         }

@@ -25,6 +25,9 @@ const ACTIVE: Duration = Duration::from_micros(200);
 /// How often it looks otherwise: for ranks that leave, abort or disagree.
 const IDLE: Duration = Duration::from_millis(1);
 
+/// How often this thread looks in a row, while there is something each time.
+const LOOKS_AT_ONCE: usize = 16;
+
 /// What a rank's threads share.
 pub struct Shared {
     pub engine: Mutex<Engine>,
@@ -122,9 +125,14 @@ fn work(shared: &Shared) {
             continue;
         }
         let mut engine = lock(&shared.engine);
-        while engine.progress() {}
+        // Others want the lock too.
+        let more = (0..LOOKS_AT_ONCE).all(|_| engine.progress());
         engine.drain();
-        pause = if engine.is_active() { ACTIVE } else { IDLE };
+        pause = match more {
+            true => Duration::ZERO,
+            false if engine.is_active() => ACTIVE,
+            false => IDLE,
+        };
     }
 }
 
