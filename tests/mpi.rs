@@ -85,9 +85,9 @@ fn a_rank_that_leaves_is_named_and_all_end_well() {
 
 #[test]
 fn ranks_do_not_wait_for_one_that_is_stuck_after_a_fault() {
-    let run = under_mpirun("stuck", 2);
-    let text = "group world, finish: not done after";
-    assert!(run.is_none_or(|run| run.text.contains(text) && run.text.contains("rank 1 did not arrive")));
+    let Some(run) = under_mpirun("stuck", 2).0 else { return };
+    assert!(run.text.contains("group world, finish: not done after"), "{}", run.text);
+    assert!(run.text.contains("rank 1 did not arrive"), "{}", run.text);
 }
 
 #[test]

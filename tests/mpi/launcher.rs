@@ -21,16 +21,6 @@ impl Ran {
             assert!(run.success, "{}", run.text);
         }
     }
-
-    pub fn is_none_or(self, holds: impl FnOnce(&Run) -> bool) -> bool {
-        self.0.is_none_or(|run| {
-            let held = holds(&run);
-            if !held {
-                eprintln!("{}", run.text);
-            }
-            held
-        })
-    }
 }
 
 /// What this process is to do, if a test started it.

@@ -133,7 +133,7 @@ fn ring(rank: &MpiRank, world: &Group) -> Result<(), CommError> {
     let bytes = 300_000;
     let arena = rank.arena(20 * bytes).unwrap();
     let (to, from) = (GroupRank((own + 1) % size), GroupRank((own + size - 1) % size));
-    let buffer = |at: u64| arena.buffer(at * bytes, if at % 2 == 0 { 8 } else { bytes }).unwrap();
+    let buffer = |at: u64| arena.buffer(at * bytes, if at.is_multiple_of(2) { 8 } else { bytes }).unwrap();
     for at in 0..4 {
         buffer(at).write().unwrap().fill((own * 10 + at as u32) as u8);
     }
