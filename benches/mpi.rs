@@ -34,8 +34,7 @@ fn main() {
             for task in ["raw", "ours"] {
                 start(task);
             }
-            let table = run(2, LocalOptions::default(), |rank| programs("local", &rank)).expect("two threads");
-            drop(table);
+            drop(run(2, LocalOptions::default(), |rank| programs("local", &rank)).expect("two threads"));
         }
     }
 }
