@@ -54,6 +54,7 @@ use super::call::{Call, Op};
 use super::error::{CommError, Fate, Site};
 use super::group::Group;
 use super::lock;
+use super::outline::Described;
 use super::work::{CallOptions, Work};
 use crate::ir::GlobalRank;
 use flight::Post;

@@ -194,6 +194,12 @@ fn write_cause(to: &mut Writer, cause: &CommError) {
             to.u8(3);
             rank(to, by);
         }
+        CommError::Failed { rank: failed, reason, elsewhere, .. } => {
+            to.u8(4);
+            rank(to, failed);
+            to.text(reason);
+            to.u8(u8::from(*elsewhere));
+        }
         // None of these breaks a group; see `Engine::break_group`.
         CommError::Invalid { .. } | CommError::Buffer { .. } | CommError::Comm { .. } => to.u8(u8::MAX),
     }
@@ -220,6 +226,10 @@ fn read_cause(from: &mut Reader<'_>) -> Result<CommError, Malformed> {
         }
         2 => CommError::Remote { site, rank: rank(from)?, fate: read_fate(from)? },
         3 => CommError::Aborted { site, by: rank(from)? },
+        4 => {
+            let (rank, reason) = (rank(from)?, from.text()?.into());
+            CommError::Failed { site, rank, reason, elsewhere: from.u8()? != 0 }
+        }
         _ => return Err(Malformed),
     })
 }

@@ -11,6 +11,7 @@ use super::span::{Hold, Span, Spans, Sum};
 use crate::ir::DType;
 use crate::runtime::buffer::{Arena, BufferError};
 use crate::runtime::call::{Call, Op, Reduction};
+use crate::runtime::outline::Described;
 use std::sync::Arc;
 
 /// A range that goes to another rank, or comes from there. Between two ranks, both list what goes from one to the other

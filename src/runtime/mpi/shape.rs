@@ -3,6 +3,7 @@
 use super::bytes::{Malformed, Reader, Writer};
 use crate::ir::{DType, ReduceOp};
 use crate::runtime::call::{Call, Op, Reduction};
+use crate::runtime::outline::Described;
 
 /// Names of ops, by their number in notes.
 pub const OPS: [&str; 13] = [
