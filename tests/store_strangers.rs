@@ -7,7 +7,7 @@ use bucketeer::ir::GlobalRank;
 use bucketeer::runtime::Fate;
 use bucketeer::runtime::store::{ServerOptions, Store, TcpStore};
 use proptest::prelude::*;
-use std::io::Write;
+use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;
 use stores::{LONG, SHORT, frame, hello, join_all, open, rank_of, read_to_end, silent_rank, until};
@@ -61,22 +61,48 @@ fn a_rank_that_sends_what_cannot_be_read_is_lost() {
     assert_eq!(store.refused(), ["127.0.0.1: rank 1 sent what cannot be read"]);
 }
 
+/// A request for a value of 1 MiB, so that the answers are many times as long as the requests.
+fn get_large(number: u8) -> Vec<u8> {
+    frame(&[&[18, number, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 5, 0, 0, 0], &b"large"[..]].concat())
+}
+
 #[test]
-fn a_rank_that_does_not_read_its_answers_does_not_hold_up_the_others() {
+fn a_rank_that_does_not_read_its_answers_does_not_hold_up_the_others_and_gets_them_later() {
     let server = open(ServerOptions::new(2));
     let mut stream = silent_rank(&server, 2, 1);
     let store = TcpStore::join(&rank_of(&server, 2, 0)).unwrap();
     store.set("large", &vec![7; 1 << 20]).unwrap();
-    stream.set_write_timeout(Some(SHORT * 10)).unwrap();
-    let get = frame(&[&[18, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 5, 0, 0, 0], &b"large"[..]].concat());
-    for _ in 0..200 {
-        if stream.write_all(&get).is_err() {
-            break;
-        }
-    }
+    // At once, so that all are there before the first is answered.
+    stream.write_all(&(0..200).flat_map(get_large).collect::<Vec<u8>>()).unwrap();
     for i in 0..100_u8 {
         store.set("k", &[i]).unwrap();
     }
+    assert_eq!(store.gone(), []);
+    // A welcome, then the answers: each with its number and how many values, one that is there, and its length.
+    let mut welcome = [0; 49];
+    stream.read_exact(&mut welcome).unwrap();
+    let mut answer = vec![0; 4 + 9 + 4 + 5 + (1 << 20)];
+    for number in 0..200 {
+        stream.read_exact(&mut answer).unwrap();
+        assert_eq!(answer[4..6], [17, number]);
+    }
+}
+
+#[test]
+fn a_rank_that_never_reads_its_answers_is_lost_in_time() {
+    let silence = Duration::from_secs(2);
+    let server = open(ServerOptions { heartbeat: SHORT, silence, ..ServerOptions::new(2) });
+    let mut stream = silent_rank(&server, 2, 1);
+    let store = TcpStore::join(&rank_of(&server, 2, 0)).unwrap();
+    store.set("large", &vec![7; 1 << 20]).unwrap();
+    stream.write_all(&(0..200).flat_map(get_large).collect::<Vec<u8>>()).unwrap();
+    // It says that it lives, but nobody can tell.
+    let ping = frame(&[3]);
+    until(|| {
+        let _ = stream.write_all(&ping);
+        !store.gone().is_empty()
+    });
+    assert_eq!(store.gone(), [(GlobalRank(1), Fate::Lost)]);
 }
 
 proptest! {

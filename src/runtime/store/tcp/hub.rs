@@ -21,9 +21,6 @@ pub(super) const MAX_WAITS: usize = 4096;
 /// Bytes that a peer may leave unread before it is dropped.
 pub(super) const MAX_UNREAD_BYTES: usize = 64 << 20;
 
-/// Bytes that a peer may leave unread before nothing more is taken from it.
-pub(super) const PAUSE_UNREAD_BYTES: usize = 16 << 20;
-
 /// Time for a peer that is told to go to read why.
 const LEAVE_LIMIT: Duration = Duration::from_secs(1);
 
@@ -96,8 +93,17 @@ impl Hub {
             return;
         }
         peer.frames.feed(bytes);
+        self.proceed(id, now);
+    }
+
+    /// Takes what was heard, until too much waits to be sent.
+    pub fn proceed(&mut self, id: PeerId, now: Instant) {
         loop {
             let Some(peer) = self.peers.get_mut(&id) else { return };
+            peer.paused = peer.is_paused();
+            if peer.paused {
+                return;
+            }
             let most = match peer.standing {
                 Standing::Leaving { .. } => return,
                 Standing::Stranger { .. } | Standing::Claimed { .. } => MAX_HELLO_BYTES,
@@ -125,8 +131,7 @@ impl Hub {
         let overdue = |peer: &Peer| match &peer.standing {
             Standing::Stranger { since } | Standing::Claimed { since, .. } => *since + self.rules.hello_limit <= now,
             Standing::Leaving { until } => *until <= now,
-            // A peer that is not read from cannot be heard.
-            Standing::Rank { .. } => peer.heard + self.rules.silence <= now && peer.out.len() <= PAUSE_UNREAD_BYTES,
+            Standing::Rank { .. } => peer.heard + self.rules.silence <= now,
         };
         let late: Vec<PeerId> = self.peers.iter().filter(|(_, peer)| overdue(peer)).map(|(&id, _)| id).collect();
         for id in late {

@@ -9,6 +9,9 @@ use std::time::Instant;
 /// Counts up: who came earlier has the smaller number.
 pub(super) type PeerId = usize;
 
+/// Bytes that a peer may leave unread before nothing more is taken from it.
+const PAUSE_UNREAD_BYTES: usize = 16 << 20;
+
 /// What a request waits for.
 pub(super) enum Want {
     Keys(WaitId),
@@ -35,7 +38,9 @@ pub(super) struct Peer {
     pub frames: Frames,
     /// What is to be sent.
     pub out: VecDeque<u8>,
-    /// When something came last.
+    /// Requests may be left in `frames` until less waits to be sent.
+    pub paused: bool,
+    /// When there was a sign of life last.
     pub heard: Instant,
 }
 
@@ -46,8 +51,14 @@ impl Peer {
             standing: Standing::Stranger { since: now },
             frames: Frames::default(),
             out: VecDeque::new(),
+            paused: false,
             heard: now,
         }
+    }
+
+    /// Too much waits to be sent for anything more to be taken.
+    pub fn is_paused(&self) -> bool {
+        self.out.len() > PAUSE_UNREAD_BYTES
     }
 
     pub fn is_leaving(&self) -> bool {

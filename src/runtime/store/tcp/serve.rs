@@ -1,6 +1,6 @@
 //! The thread of a store's server: moves bytes between sockets and the hub. It never waits for one connection alone.
 
-use super::hub::{Hub, PAUSE_UNREAD_BYTES};
+use super::hub::Hub;
 use super::peer::PeerId;
 use super::server::Shared;
 use crate::runtime::error::Fate;
@@ -98,7 +98,7 @@ impl Serve {
             if late {
                 // After what came was heard: this thread may have been held up itself.
                 state.hub.tick(now);
-                self.settle_touched(&mut state.hub);
+                self.settle_touched(&mut state.hub, now);
                 next_tick = now + self.tick;
             }
             if let Some(fate) = state.closing {
@@ -155,27 +155,30 @@ impl Serve {
             self.read(hub, id, now);
         }
         for &id in &ids {
-            self.settle(hub, id);
+            self.settle(hub, id, now);
         }
-        self.settle_touched(hub);
+        self.settle_touched(hub, now);
     }
 
     /// Looks at all that have news. A connection that turns out to be broken is news to others.
-    fn settle_touched(&mut self, hub: &mut Hub) {
+    fn settle_touched(&mut self, hub: &mut Hub, now: Instant) {
         loop {
             let ids = hub.take_touched();
             if ids.is_empty() {
                 return;
             }
             for id in ids {
-                self.settle(hub, id);
+                self.settle(hub, id, now);
             }
         }
     }
 
     fn read(&mut self, hub: &mut Hub, id: PeerId, now: Instant) {
+        if hub.peer(id).is_some_and(|peer| peer.paused) {
+            hub.proceed(id, now);
+        }
         let Some(socket) = self.sockets.get_mut(&id).filter(|socket| socket.readable) else { return };
-        if hub.peer(id).is_none_or(|peer| peer.out.len() > PAUSE_UNREAD_BYTES) {
+        if hub.peer(id).is_none_or(|peer| peer.is_paused()) {
             return;
         }
         match socket.stream.read(&mut self.buffer) {
@@ -188,12 +191,18 @@ impl Serve {
     }
 
     /// Sends what the socket takes, and looks at what is to become of it.
-    fn settle(&mut self, hub: &mut Hub, id: PeerId) {
+    fn settle(&mut self, hub: &mut Hub, id: PeerId, now: Instant) {
         let Some(socket) = self.sockets.get_mut(&id) else { return };
         let Some(peer) = hub.peer(id) else { return self.forget(id) };
         while !peer.out.is_empty() {
             match socket.stream.write(peer.out.as_slices().0) {
-                Ok(len) => drop(peer.out.drain(..len)),
+                Ok(len) => {
+                    // Who is not read from is heard by what it takes.
+                    if peer.is_paused() {
+                        peer.heard = now;
+                    }
+                    peer.out.drain(..len);
+                }
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == ErrorKind::WouldBlock => break,
                 Err(_) => {
@@ -209,7 +218,7 @@ impl Serve {
                 let _ = socket.stream.shutdown(Shutdown::Write);
             }
         }
-        if socket.readable && peer.out.len() <= PAUSE_UNREAD_BYTES {
+        if (socket.readable || peer.paused) && !peer.is_paused() {
             self.ready.insert(id);
         }
     }
