@@ -137,8 +137,8 @@ pub fn rewrite(bytes: &[u8]) -> bool {
     true
 }
 
-/// Whatever a stranger and a rank send to a store, another rank's requests are answered, and nothing is kept that was not
-/// sent.
+/// Whatever a stranger and a rank send to a store, another rank's requests are answered, and nothing is kept that was
+/// not sent.
 ///
 /// # Panics
 /// If not.

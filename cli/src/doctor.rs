@@ -22,9 +22,9 @@ const LOOK: Duration = Duration::from_millis(50);
 
 /// Checks that the ranks of a world find one another, says who is where, and times a barrier over their store
 ///
-/// Run it as the ranks will be run: `bucketeer launch --nproc 4 -- doctor`, `srun bucketeer doctor`,
-/// `torchrun --nproc-per-node 4 --no-python bucketeer doctor`. Rank 0 reports. Exit code 1 if two ranks of a machine have
-/// the same local rank, so that they would share a GPU, or if a rank is lost; 2 if the ranks do not find one another.
+/// Run it as the ranks will be run: `bucketeer launch --nproc 4 -- doctor`, `srun bucketeer doctor`, `torchrun
+/// --nproc-per-node 4 --no-python bucketeer doctor`. Rank 0 reports. Exit code 1 if two ranks of a machine have the
+/// same local rank, so that they would share a GPU, or if a rank is lost; 2 if the ranks do not find one another.
 #[derive(Debug, clap::Args)]
 pub struct DoctorArgs {
     /// Seconds to wait for all ranks

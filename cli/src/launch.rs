@@ -26,14 +26,14 @@ const DESCRIPTORS: u64 = 3;
 
 /// Starts several processes of bucketeer on this machine, as the ranks of one world
 ///
-/// COMMAND is a subcommand with its arguments: `bucketeer launch --nproc 4 -- doctor`. Each process finds its rank in RANK,
-/// WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT, as under torchrun; the launcher holds the store
-/// where they meet, and makes up a secret for it unless BUCKETEER_SECRET is set. Rank 0's standard output is passed on as it
-/// is, and so are pipes; all else that ranks print comes line by line on standard error, as `[rank 2] ...`. Only rank 0 gets
-/// the standard input.
+/// COMMAND is a subcommand with its arguments: `bucketeer launch --nproc 4 -- doctor`. Each process finds its rank in
+/// RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT, as under torchrun; the launcher holds
+/// the store where they meet, and makes up a secret for it unless BUCKETEER_SECRET is set. Rank 0's standard output is
+/// passed on as it is, so that pipes work; all else that ranks print comes on standard error, line by line, behind
+/// `[rank 2]`. Only rank 0 gets the standard input.
 ///
-/// If a process fails, all others are ended. Exit code 0 if all end with 0, 1 if some end with 1, 2 if one fails (another
-/// code, or a signal), which is said then.
+/// If a process fails, all others are ended. Exit code 0 if all end with 0, 1 if some end with 1, 2 if one fails
+/// (another code, or a signal), which is said then.
 #[derive(Debug, clap::Args)]
 pub struct LaunchArgs {
     /// Number of processes, 1 to 1024

@@ -37,8 +37,8 @@ pub fn with_prefix(from: impl Read, mut to: impl Write, prefix: &str) {
     });
 }
 
-/// Reads to the end, and hands over parts: whole lines (`true`), or, of a line that is too long or the last one without an
-/// end, a piece (`false`).
+/// Reads to the end, and hands over parts: whole lines (`true`), or, of a line that is too long or the last one without
+/// an end, a piece (`false`).
 fn each_part(mut from: impl Read, mut take: impl FnMut(&[u8], bool) -> io::Result<()>) -> io::Result<()> {
     let mut bytes = vec![0; LONGEST_LINE];
     let mut len = 0;

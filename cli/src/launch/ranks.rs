@@ -19,7 +19,7 @@ const GRACE: Duration = Duration::from_secs(5);
 /// Time to read what is left of the output after all processes have ended: one that they started may hold it open.
 const OUTPUT_LIMIT: Duration = Duration::from_secs(2);
 
-/// Signals are not the only news: a stopped clock of this length is the longest wait for any.
+/// Longest wait for a signal before the processes are looked at all the same.
 const LONGEST_WAIT: Duration = Duration::from_secs(60);
 
 const STACK_BYTES: usize = 128 << 10;
@@ -52,8 +52,8 @@ impl Ranks {
         Self { server, children: Vec::new(), running: 0, output: Some(output), output_ended }
     }
 
-    /// Starts the next rank's process. It has to be called from the thread that lives longest: on Linux a process ends with
-    /// the thread that started it.
+    /// Starts the next rank's process. It has to be called from the thread that lives longest: on Linux a process ends
+    /// with the thread that started it.
     pub fn start(&mut self, rank: u32, command: &mut Command) -> io::Result<()> {
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
         let (stdout, stderr) = (child.stdout.take(), child.stderr.take());

@@ -1,7 +1,7 @@
 //! Who this process is among the ranks of a world, as its launcher says it, and where the ranks meet.
 //!
-//! Launchers say so in variables: `torchrun` and [`bucketeer launch`](LAUNCHER_VARIABLE), Open MPI's and MPICH's `mpirun`,
-//! and Slurm's `srun`. What is read, in which order, is in `docs/launch.md`.
+//! Launchers say so in variables: `torchrun` and [`bucketeer launch`](LAUNCHER_VARIABLE), Open MPI's and MPICH's
+//! `mpirun`, and Slurm's `srun`. What is read, in which order, is in `docs/launch.md`.
 
 mod slurm;
 mod variables;
@@ -75,8 +75,8 @@ impl Rendezvous {
     /// What the environment says; `None` when it says nothing, which is a world of one.
     ///
     /// # Errors
-    /// [`StoreError::Environment`], with the variable: one is missing that belongs to others, is no number, or contradicts
-    /// another.
+    /// [`StoreError::Environment`], with the variable: one is missing that belongs to others, is no number, or
+    /// contradicts another.
     pub fn from_env() -> Result<Option<Self>, StoreError> {
         Self::from_variables(|name| std::env::var_os(name))
     }
@@ -98,8 +98,8 @@ impl Rendezvous {
         }
     }
 
-    /// Joins the world, and waits until all ranks are there. Rank 0 opens the store, unless the launcher holds it. A secret is
-    /// taken from the environment, if it has one.
+    /// Joins the world, and waits until all ranks are there. Rank 0 opens the store, unless the launcher holds it. A
+    /// secret is taken from the environment, if it has one.
     ///
     /// # Errors
     /// [`StoreError::Open`] when rank 0 cannot open the store, and all of [`TcpStore::join`].

@@ -55,8 +55,8 @@ impl MemoryStore {
         (0..world_size).map(|rank| Self { rank: GlobalRank(rank), world_size, world: world.clone() }).collect()
     }
 
-    /// Lets the rank go as one whose process was killed ([`Fate::Lost`]): for tests. Requests of this handle fail from now on;
-    /// those that wait already do not.
+    /// Lets the rank go as one whose process was killed ([`Fate::Lost`]): for tests. Requests of this handle fail from
+    /// now on; those that wait already do not.
     pub fn lose(&self) {
         lock(&self.world).gone.entry(self.rank).or_insert(Fate::Lost);
     }

@@ -1,7 +1,7 @@
 //! Where the ranks of a world meet before they can talk to one another: small values by key.
 //!
-//! A store holds what a world needs to come up, and to find out what went wrong: names of communicators, digests of what
-//! ranks are going to launch, who arrived where. It is not for data.
+//! A store holds what a world needs to come up, and to find out what went wrong: names of communicators, digests of
+//! what ranks are going to launch, who arrived where. It is not for data.
 //!
 //! | part | is |
 //! |---|---|
@@ -101,9 +101,9 @@ pub trait Store: Send + Sync {
     /// See the trait.
     fn remove(&self, key: &str) -> Result<bool, StoreError>;
 
-    /// The ranks whose handles are gone, in order, and how. [`Fate::Left`] is a handle that was dropped, [`Fate::Lost`] one
-    /// that went without a word: its process was killed, or its machine cannot be reached. A store that cannot be reached
-    /// itself answers with the rank that held it, if a rank did.
+    /// The ranks whose handles are gone, in order, and how. [`Fate::Left`] is a handle that was dropped, [`Fate::Lost`]
+    /// one that went without a word: its process was killed, or its machine cannot be reached. A store that cannot be
+    /// reached itself answers with the rank that held it, if a rank did.
     fn gone(&self) -> Vec<(GlobalRank, Fate)>;
 
     /// Who was not let in so far, in words: a rank that comes twice, another world size, a wrong secret.

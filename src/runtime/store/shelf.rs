@@ -162,7 +162,8 @@ impl<T> Shelf<T> {
         missing
     }
 
-    /// Ends the waits for which the key was the last. A key that went again while others were waited for is wanted anew.
+    /// Ends the waits for which the key was the last. A key that went again while others were waited for is wanted
+    /// anew.
     fn wake(&mut self, key: &str) -> Vec<Done<T>> {
         let mut done = Vec::new();
         for id in self.wanted.remove(key).unwrap_or_default() {

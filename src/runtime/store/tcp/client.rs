@@ -13,7 +13,8 @@ use std::time::{Duration, Instant};
 /// How long the rank that holds the store waits, when it drops its handle, for others to leave.
 pub const LINGER: Duration = Duration::from_secs(10);
 
-/// One rank's handle on a store that a [`StoreServer`] serves. Dropping it says goodbye, so that others know that the rank left.
+/// One rank's handle on a store that a [`StoreServer`] serves. Dropping it says goodbye, so that others know that the
+/// rank left.
 pub struct TcpStore {
     rank: GlobalRank,
     world_size: u32,

@@ -108,7 +108,11 @@ fn left(end: Instant) -> Duration {
 
 fn shake_hands(mut stream: TcpStream, options: &JoinOptions, end: Instant) -> Result<Connection, Failure> {
     let JoinOptions { rank, world_size, secret, .. } = options;
-    let refused = |reason: String| Failure::Final(StoreError::Refused { address: options.address.clone(), reason });
+    let refused = |reason: String| {
+        // Whoever listens there chose the words.
+        let reason = reason.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect();
+        Failure::Final(StoreError::Refused { address: options.address.clone(), reason })
+    };
     let rank_nonce = random().map_err(|reason| Failure::Final(lost(options, reason)))?;
     let hello = Hello {
         version: PROTOCOL_VERSION,

@@ -15,8 +15,8 @@ const PART_BYTES: usize = 97;
 /// Most bytes of what the hub says at once here.
 const MOST_BYTES: usize = 1 << 20;
 
-/// Feeds bytes to a stranger and to a rank, as they are and as bodies of frames; another rank goes on. Returns whether any
-/// was understood.
+/// Feeds bytes to a stranger and to a rank, as they are and as bodies of frames; another rank goes on. Returns whether
+/// any was understood.
 pub(crate) fn fuzz(bytes: &[u8]) -> bool {
     let now = Instant::now();
     let limit = Duration::from_secs(60);

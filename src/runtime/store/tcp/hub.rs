@@ -1,7 +1,7 @@
 //! The store's side of all conversations, without sockets: bytes in, bytes out.
 //!
-//! A peer is a stranger until it has said who it is and shown that it has the secret; then it is a rank. What a peer is to
-//! be sent stays with it until the socket takes it.
+//! A peer is a stranger until it has said who it is and shown that it has the secret; then it is a rank. What a peer is
+//! to be sent stays with it until the socket takes it.
 
 use super::message::{Answer, Ask, MAX_FRAME_BYTES, MAX_HELLO_BYTES, Say, Tell};
 use super::peer::{Peer, PeerId, Standing, Want};

@@ -1,4 +1,5 @@
-//! One rank's connection: requests that wait for their answers, a thread that reads these, one that says the rank lives.
+//! One rank's connection: requests that wait for their answers, a thread that reads these, one that says the rank
+//! lives.
 
 use super::connect::Connection;
 use super::message::{Answer, Ask, MAX_ANSWER_BYTES, Say, Tell};

@@ -1,9 +1,9 @@
 //! A store for processes, over TCP: one serves it, all others and it itself connect.
 //!
-//! The protocol is ours and small: frames with a length, of numbers, texts and lists. A rank says hello (magic, version,
-//! rank, world size), answers a challenge if the store has a secret, and then sends requests with numbers of its own, in any
-//! order; an answer has the number of its request. Who has said nothing for a heartbeat says that it lives; who was not
-//! heard for much longer is lost. See `docs/launch.md`.
+//! The protocol is ours and small: frames with a length, of numbers, texts and lists. A rank says hello (magic,
+//! version, rank, world size), answers a challenge if the store has a secret, and then sends requests with numbers of
+//! its own, in any order; an answer has the number of its request. Who has said nothing for a heartbeat says that it
+//! lives; who was not heard for much longer is lost. See `docs/launch.md`.
 
 mod client;
 mod connect;

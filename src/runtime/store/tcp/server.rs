@@ -39,8 +39,8 @@ pub struct ServerOptions {
 }
 
 impl ServerOptions {
-    /// The usual for a world: no secret, a heartbeat of 5 s, 30 s of silence, 5 s for a hello, 64 strangers and two for each
-    /// rank.
+    /// The usual for a world: no secret, a heartbeat of 5 s, 30 s of silence, 5 s for a hello, 64 strangers and two for
+    /// each rank.
     #[must_use]
     pub fn new(world_size: u32) -> Self {
         Self {

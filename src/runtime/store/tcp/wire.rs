@@ -1,7 +1,7 @@
 //! Bytes on the wire: frames, and what is in them.
 //!
-//! A frame is the length of its body, four bytes, and the body. All numbers are little-endian. A text, a value or a list is
-//! its length, four bytes, and what is in it. Nothing is allocated for a length before as many bytes are there.
+//! A frame is the length of its body, four bytes, and the body. All numbers are little-endian. A text, a value or a
+//! list is its length, four bytes, and what is in it. Nothing is allocated for a length before as many bytes are there.
 
 /// Bytes cannot be read as what they should be.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
