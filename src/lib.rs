@@ -15,6 +15,7 @@
 //! | [`check`] | proofs that a rewrite computes the same, an evaluator of all ranks, and the check across ranks |
 //! | [`passes`] | what to merge ([`passes::bucketing`]), how ([`passes::merge`]), and pipelines; [`passes::lowering`] |
 //! | [`program`] | the lowered form: buffers, steps, memory plan |
+//! | [`draw`] | pictures of a graph's collectives, with buckets coloured: Graphviz text and SVG |
 //! | [`codegen`] | kernels for packs, unpacks and copies as CUDA C++ |
 //! | [`runtime`] | collectives on buffers: the backend trait, ranks as threads, a fake; GPUs ([`runtime::cuda`]) |
 //!
@@ -25,6 +26,7 @@
 
 pub mod check;
 pub mod codegen;
+pub mod draw;
 pub mod formats;
 #[doc(hidden)]
 pub mod fuzzing;

@@ -1,14 +1,16 @@
 //! `inspect`: what a graph communicates, and whether it is well-formed.
 
+mod picture;
 mod report;
 mod stablehlo;
 
+use crate::buckets::BucketArgs;
 use crate::fault::InputFault;
 use crate::input::{FactsArgs, Inspected};
 use crate::table::{Align, Table};
 use crate::units::{count, human, human_or_unknown};
 use crate::{Verdict, input, output, talk};
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use bucketeer::ir::VerifyErrors;
 use report::GraphReport;
 use std::path::PathBuf;
@@ -17,6 +19,10 @@ use std::path::PathBuf;
 ///
 /// The depth of a collective is the most collectives on a path that leads to it. Exit code 1 if a graph is not
 /// well-formed.
+///
+/// With --dot or --svg they are drawn: which depends on which, directly or through others, and in colours which ones
+/// `rewrite` would merge with the same options (CAP is as there); merged ones that stand there already have a thick or
+/// double frame. Dots are joints: they stand for many collectives that many others depend on.
 #[derive(Debug, clap::Args)]
 pub struct InspectArgs {
     /// The file to look at: FX text, HLO text, StableHLO, a .pt2 archive or its model.json,
@@ -26,19 +32,55 @@ pub struct InspectArgs {
     #[command(flatten)]
     facts: FactsArgs,
     /// Print JSON
-    #[arg(long)]
+    #[arg(long, conflicts_with_all = ["dot", "svg"])]
     json: bool,
+    /// Draw the collectives' dependencies, as text for Graphviz
+    #[arg(long, conflicts_with = "svg")]
+    dot: bool,
+    /// Draw the collectives' dependencies, as SVG
+    #[arg(long)]
+    svg: bool,
+    /// Where to write the drawing [default: stdout]
+    #[arg(short, long, value_name = "OUT")]
+    out: Option<PathBuf>,
+    #[command(flatten)]
+    buckets: BucketArgs,
+}
+
+impl InspectArgs {
+    /// Options that go with a drawing only.
+    fn check(&self) -> Result<()> {
+        if self.dot || self.svg {
+            return Ok(());
+        }
+        if self.out.is_some() {
+            bail!("-o: where to write what is drawn with --dot or --svg, and neither is asked for");
+        }
+        if self.buckets != BucketArgs::default() {
+            bail!("options that say what to merge colour what is drawn with --dot or --svg, and neither is asked for");
+        }
+        Ok(())
+    }
 }
 
 /// Runs the command.
 pub fn run(arguments: InspectArgs) -> Result<Verdict> {
+    arguments.check()?;
+    let passes = arguments.buckets.validate()?;
     let facts = arguments.facts.validate()?;
     let label = input::label(&arguments.graph);
     let mut document = match input::read_inspected(&arguments.graph)? {
+        Inspected::StableHlo(_) if arguments.dot || arguments.svg => {
+            return Err(InputFault::of_file(&label, "StableHLO is listed only; draw the HLO text of the module").into());
+        }
         Inspected::StableHlo(bytes) => return stablehlo::run(&label, &bytes, arguments.json),
         Inspected::Document(document) => *document,
     };
     facts.apply(&mut document)?;
+    if arguments.dot || arguments.svg {
+        let form = if arguments.svg { picture::Form::Svg } else { picture::Form::Dot };
+        return picture::run(&label, &document, passes, form, arguments.out.as_deref());
+    }
     let mut reports = Vec::new();
     let mut verdict = Verdict::Accepted;
     for (index, graph) in document.graphs().iter().enumerate() {

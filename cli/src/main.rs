@@ -4,6 +4,7 @@
 //! no; 2 the work could not be done: a file that cannot be read or written, options that make no sense, a check that
 //! cannot decide.
 
+mod buckets;
 mod check_ranks;
 mod convert;
 #[cfg(unix)]

@@ -31,14 +31,14 @@ pub fn run(arguments: RewriteArgs) -> Result<Verdict> {
     progress.set(format!("reading {label}"));
     let mut document = times.measure("read", || input::read_document(&graph))?;
     job.fit_to(&document).with_context(|| label.clone())?;
-    progress.pause(|| job.notes.iter().for_each(|note| talk::say(note)));
+    progress.pause(|| job.passes.notes.iter().for_each(|note| talk::say(note)));
     progress.pause(|| job.facts.apply(&mut document))?;
     let mut reports = Vec::new();
     for index in 0..document.graphs().len() {
         let graph = &mut document.graphs_mut()[index];
-        progress.pause(|| job.warn_of_strangers(graph));
+        progress.pause(|| job.passes.warn_of_strangers(graph));
         let source = prove::wants(&job, graph).then(|| graph.clone());
-        match rewrite(graph, &job.pipeline, &progress) {
+        match rewrite(graph, &job.passes.pipeline, &progress) {
             Ok(mut report) => {
                 progress.set(format!("{}: prove", report.graph));
                 let prove = || prove::prove(&job, &label, &document, index, source.as_ref());
@@ -76,7 +76,7 @@ pub fn run(arguments: RewriteArgs) -> Result<Verdict> {
 }
 
 fn write_json(job: &Job, reports: &[GraphReport]) -> Result<()> {
-    let document = report::document(&job.pipeline, reports);
+    let document = report::document(&job.passes.pipeline, reports);
     let json = serde_json::to_string_pretty(&document).context("cannot write JSON")? + "\n";
     output::to_stdout(json.as_bytes())
 }

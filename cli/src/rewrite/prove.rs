@@ -1,7 +1,8 @@
 //! Whether a result computes what its source did, held against each other before anything is written.
 
-use super::args::{Job, SwitchWord};
+use super::args::Job;
 use super::report::ProofReport;
+use crate::buckets::SwitchWord;
 use crate::fault::InputFault;
 use crate::proof::{self, Source};
 use anyhow::{Result, bail};
@@ -38,8 +39,10 @@ pub fn prove(job: &Job, label: &str, document: &Document, index: usize, source: 
         return Ok(ProofReport::NotTried(because));
     };
     let views = |pass: &Pass| matches!(pass, Pass::Bucket(options) if options.unpack == Unpack::Views);
-    let options =
-        Options { outputs_may_share: job.pipeline.passes.iter().any(views), launches_may_move: job.graphs.len() > 1 };
+    let options = Options {
+        outputs_may_share: job.passes.pipeline.passes.iter().any(views),
+        launches_may_move: job.graphs.len() > 1,
+    };
     let before = Some(Source { file: label, document, graph: index });
     let name = &source.name;
     match check::prove_with(source, &document.graphs()[index], options) {

@@ -20,11 +20,11 @@ pub fn run(job: &mut Job) -> Result<Verdict> {
     let mut files = times.measure("read", || progress.pause(|| input::read_ranks(&job.graphs, &job.facts)))?;
     files.iter().try_for_each(|file| job.fit_to(&file.document).with_context(|| file.label.clone()))?;
     let job = &*job;
-    progress.pause(|| job.notes.iter().for_each(|note| talk::say(note)));
+    progress.pause(|| job.passes.notes.iter().for_each(|note| talk::say(note)));
     let count = files.first().map_or(0, |file| file.document.graphs().len());
     let mut reports = Vec::new();
     for index in 0..count {
-        progress.pause(|| files.iter().for_each(|file| job.warn_of_strangers(&file.document.graphs()[index])));
+        progress.pause(|| files.iter().for_each(|file| job.passes.warn_of_strangers(&file.document.graphs()[index])));
         let graphs = || files.iter().map(|file| &file.document.graphs()[index]);
         let sources: Vec<Option<Graph>> =
             graphs().map(|graph| prove::wants(job, graph).then(|| graph.clone())).collect();
@@ -32,7 +32,7 @@ pub fn run(job: &mut Job) -> Result<Verdict> {
         let mut graphs: Vec<&mut Graph> = files.iter_mut().map(|file| &mut file.document.graphs_mut()[index]).collect();
         let name = graphs[0].name.clone();
         let passes =
-            job.pipeline.run_together(&mut graphs, &mut |pass| progress.set(format!("{name}: {}", pass.name())));
+            job.passes.pipeline.run_together(&mut graphs, &mut |pass| progress.set(format!("{name}: {}", pass.name())));
         let passes = passes.map_err(|error| refused(&files, error))?;
         progress.set(format!("{name}: prove"));
         for ((rank, before), (passes, source)) in before.into_iter().enumerate().zip(passes.into_iter().zip(sources)) {

@@ -1,0 +1,52 @@
+//! `inspect --dot` and `--svg`: the collectives as a picture.
+
+use crate::buckets::Passes;
+use crate::fault::InputFault;
+use crate::{Verdict, output, talk};
+use anyhow::{Result, anyhow};
+use bucketeer::draw::buckets::Buckets;
+use bucketeer::draw::{Drawing, dot, svg};
+use bucketeer::formats::Document;
+use bucketeer::passes::PipelineError;
+use std::path::Path;
+
+/// What to draw.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Form {
+    /// Text for Graphviz.
+    Dot,
+    /// SVG.
+    Svg,
+}
+
+/// So many collectives fit into a picture that a person can read.
+const MOST_IN_SIGHT: usize = 1000;
+
+/// Draws all graphs of a document, with the buckets that these passes would make.
+pub fn run(label: &str, document: &Document, mut passes: Passes, form: Form, out: Option<&Path>) -> Result<Verdict> {
+    passes.fit_to(document)?;
+    passes.notes.iter().for_each(|note| talk::say(note));
+    let mut drawings = Vec::new();
+    for (index, graph) in document.graphs().iter().enumerate() {
+        passes.warn_of_strangers(graph);
+        let buckets = Buckets::planned(graph, &passes.pipeline).map_err(|error| match error {
+            PipelineError::Input(errors) => InputFault::of_verify(label, document, index, &errors).into(),
+            error => anyhow!(error).context(format!("{label}: graph `{}`", graph.name)),
+        })?;
+        let drawing = Drawing::of(graph, &buckets);
+        if drawing.collective_count() > MOST_IN_SIGHT {
+            talk::warn(&format!(
+                "graph `{}` has {} collectives, more than a person can see at once",
+                graph.name,
+                drawing.collective_count()
+            ));
+        }
+        drawings.push(drawing);
+    }
+    let text = match form {
+        Form::Dot => dot(&drawings),
+        Form::Svg => svg(&drawings),
+    };
+    output::write(out, text.as_bytes())?;
+    Ok(Verdict::Accepted)
+}

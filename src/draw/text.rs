@@ -1,0 +1,75 @@
+//! Names and sizes as a picture shows them.
+
+/// A text on one line: what cannot be seen, or may not stand in XML, is written as an escape.
+pub(super) fn visible(text: &str) -> String {
+    let hidden = |c: char| {
+        c.is_control() || matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{fffe}' | '\u{ffff}')
+    };
+    if !text.contains(hidden) {
+        return text.to_owned();
+    }
+    let mut shown = String::with_capacity(text.len() + 8);
+    for c in text.chars() {
+        if hidden(c) { shown.extend(c.escape_default()) } else { shown.push(c) }
+    }
+    shown
+}
+
+/// A text in at most so many columns, with its middle left out: numbers at the end tell names apart.
+pub(super) fn cut(text: &str, columns: usize) -> String {
+    let wide = |c: char| if c.is_ascii() { 1 } else { 2 };
+    if text.chars().map(wide).sum::<usize>() <= columns {
+        return text.to_owned();
+    }
+    let room = columns.saturating_sub(2);
+    let take = |chars: &mut dyn Iterator<Item = char>, room: usize| {
+        let mut used = 0;
+        chars
+            .take_while(|&c| {
+                used += wide(c);
+                used <= room
+            })
+            .collect::<Vec<char>>()
+    };
+    let tail = take(&mut text.chars().rev(), room / 2);
+    let head = take(&mut text.chars(), room - room / 2);
+    head.into_iter().chain(['.', '.']).chain(tail.into_iter().rev()).collect()
+}
+
+/// A size in the largest binary unit that keeps it at one or more.
+pub(super) fn human(bytes: u64) -> String {
+    const UNITS: [&str; 7] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
+    let mut unit = 0;
+    let mut value = bytes as f64;
+    // What would print as 1024.0 is one of the next unit.
+    while value >= 1023.95 && unit + 1 < UNITS.len() && bytes >= 1024 {
+        value /= 1024.0;
+        unit += 1;
+    }
+    if unit == 0 { format!("{bytes} B") } else { format!("{value:.1} {}", UNITS[unit]) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_names_lose_their_middle_and_keep_their_number() {
+        assert_eq!(cut("short", 5), "short");
+        assert_eq!(cut("all_gather_into_tensor_117", 16), "all_gat..sor_117");
+        assert_eq!(cut("äöüäöüäöü", 10), "äö..öü");
+    }
+
+    #[test]
+    fn what_cannot_be_seen_is_escaped() {
+        assert_eq!(visible("a\nb\u{1b}[31m"), "a\\nb\\u{1b}[31m");
+        assert_eq!(visible("größe ∂L/∂w"), "größe ∂L/∂w");
+    }
+
+    #[test]
+    fn sizes_have_binary_units() {
+        for (bytes, text) in [(0, "0 B"), (1023, "1023 B"), (1024, "1.0 KiB"), ((1 << 20) - 1, "1.0 MiB")] {
+            assert_eq!(human(bytes), text);
+        }
+    }
+}
