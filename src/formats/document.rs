@@ -119,14 +119,12 @@ impl Document {
         let bytes = if bytes.starts_with(GZIP_MAGIC) { decompress(&bytes)? } else { bytes };
         match detect(&bytes)? {
             Format::Export => {
-                utf8(&bytes)?;
-                let text = String::from_utf8(bytes).expect("the bytes are UTF-8, as was just checked");
+                let text = into_text(bytes)?;
                 ExportFile::parse_json(text).map(Self::of_export).map_err(ReadError::Export)
             }
             Format::Fx => Ok(Self::new(Body::Fx(FxText::parse(bytes).map_err(ReadError::Fx)?))),
             Format::Hlo => {
-                utf8(&bytes)?;
-                let text = String::from_utf8(bytes).expect("the bytes are UTF-8, as was just checked");
+                let text = into_text(bytes)?;
                 Ok(Self::new(Body::Hlo(Box::new(HloText::parse(text).map_err(ReadError::Hlo)?))))
             }
             Format::Native => {
@@ -339,11 +337,16 @@ fn decompress(bytes: &[u8]) -> Result<Vec<u8>, ReadError> {
     Ok(out)
 }
 
+fn into_text(bytes: Vec<u8>) -> Result<String, ReadError> {
+    String::from_utf8(bytes).map_err(|error| not_text(error.as_bytes(), error.utf8_error().valid_up_to()))
+}
+
+fn not_text(bytes: &[u8], at: usize) -> ReadError {
+    ReadError::NotText { byte: bytes[at], place: Place::of_byte(bytes, at) }
+}
+
 fn utf8(bytes: &[u8]) -> Result<&str, ReadError> {
-    std::str::from_utf8(bytes).map_err(|error| {
-        let at = error.valid_up_to();
-        ReadError::NotText { byte: bytes[at], place: Place::of_byte(bytes, at) }
-    })
+    std::str::from_utf8(bytes).map_err(|error| not_text(bytes, error.valid_up_to()))
 }
 
 /// The place of an error of serde_json, which counts columns in bytes and has line 0 for none.

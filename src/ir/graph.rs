@@ -144,6 +144,11 @@ impl Graph {
         }
     }
 
+    /// An empty graph in which these strings are interned already.
+    pub(crate) fn with_names(name: &str, names: Names) -> Self {
+        Self { names, ..Self::new(name) }
+    }
+
     /// Nodes in program order.
     #[must_use]
     pub fn order(&self) -> &[NodeId] {

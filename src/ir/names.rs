@@ -28,6 +28,12 @@ pub struct Names {
 }
 
 impl Names {
+    /// Makes room for so many more names.
+    pub fn reserve(&mut self, more: usize) {
+        self.ends.reserve(more);
+        self.table.reserve(more, |&(_, hash)| spread(hash));
+    }
+
     /// The name of `text`, new if it was not seen before.
     pub fn intern(&mut self, text: &str) -> Name {
         let hash = hash(text);

@@ -35,7 +35,7 @@ use super::lex::Span;
 use super::module::{Module, is_call};
 use super::{domains, layout, shape};
 use crate::ir::{
-    Arg, Args, ArgsId, ControlEdge, Graph, Name, Node, NodeId, Op, Region, RegionId, Strength, Type, TypeId,
+    Arg, Args, ArgsId, ControlEdge, Graph, Name, Names, Node, NodeId, Op, Region, RegionId, Strength, Type, TypeId,
 };
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
@@ -93,8 +93,10 @@ impl Links {
 }
 
 /// Makes the graph of a module.
-pub(super) fn build(text: &str, module: &Module) -> Result<(Graph, Links), Fault> {
-    let mut builder = Builder::new(text, module)?;
+pub(super) fn build(text: &str, module: &mut Module) -> Result<(Graph, Links), Fault> {
+    let names = std::mem::take(&mut module.names);
+    let module = &*module;
+    let mut builder = Builder::new(text, module, names)?;
     for index in (0..module.computations.len()).filter(|&index| index != module.entry).chain([module.entry]) {
         builder.computation(index)?;
     }
@@ -130,8 +132,8 @@ struct Builder<'t> {
 }
 
 impl<'t> Builder<'t> {
-    fn new(text: &'t str, module: &'t Module) -> Result<Self, Fault> {
-        let mut graph = Graph::new(module.name.of(text));
+    fn new(text: &'t str, module: &'t Module, names: Names) -> Result<Self, Fault> {
+        let mut graph = Graph::with_names(module.name.of(text), names);
         let wait_args = graph.intern_args(Args::positional(vec![Arg::Operand(0)]));
         let count = module.instructions.len();
         let links = Links {
@@ -232,7 +234,7 @@ impl<'t> Builder<'t> {
         let opcode = instruction.opcode.of(self.text);
         let ty = self.ty(instruction.shape)?;
         let operands: Operands = self.module.operands(instruction).iter().map(|o| self.value(o.target)).collect();
-        let name = self.node_name(instruction.name.of(self.text));
+        let name = self.node_name(instruction.id, instruction.name.of(self.text));
         match opcode {
             "parameter" => self.parameter(computation, at, name, ty)?,
             "get-tuple-element" => self.element(at, name, ty, &operands)?,
@@ -272,8 +274,7 @@ impl<'t> Builder<'t> {
     }
 
     /// A name for a node: the instruction's own, unless another computation has an instruction of that name.
-    fn node_name(&mut self, stem: &str) -> Name {
-        let name = self.graph.intern(stem);
+    fn node_name(&mut self, name: Name, stem: &str) -> Name {
         if self.used.len() <= name.index() {
             self.used.resize(self.graph.names().len(), false);
         }
@@ -284,6 +285,12 @@ impl<'t> Builder<'t> {
         self.used.resize(self.graph.names().len(), false);
         self.used[name.index()] = true;
         name
+    }
+
+    /// A name for a node that is no instruction.
+    fn new_name(&mut self, stem: &str) -> Name {
+        let name = self.graph.intern(stem);
+        self.node_name(name, stem)
     }
 
     fn push(&mut self, at: usize, op: Op, name: Name, ty: TypeId, args: ArgsId, operands: &[NodeId]) -> NodeId {
@@ -353,7 +360,7 @@ impl<'t> Builder<'t> {
         self.graph.set_meta(id, meta);
         if !starts {
             let wait = format!("{}.wait", self.graph.text(name));
-            let wait = self.node_name(&wait);
+            let wait = self.new_name(&wait);
             self.push(at, Op::Wait, wait, ty, self.wait_args, &[id]);
         }
     }
@@ -470,7 +477,7 @@ impl<'t> Builder<'t> {
         let mut order: Vec<NodeId> = self.inputs.iter().map(|&(_, id)| id).collect();
         order.append(&mut self.nodes);
         let root = self.value(self.module.computations[self.module.entry].root);
-        let name = self.node_name("output");
+        let name = self.new_name("output");
         let mut operands = vec![root];
         operands.append(&mut self.effects[self.module.entry]);
         let args = Args::positional((0..operands.len() as u32).map(Arg::Operand).collect());

@@ -47,8 +47,8 @@ impl HloText {
     /// # Errors
     /// [`HloError`], with the place of the first fault.
     pub fn parse(text: String) -> Result<Self, HloError> {
-        let built = Module::read(&text).and_then(|module| {
-            let (graph, links) = graph::build(&text, &module)?;
+        let built = Module::read(&text).and_then(|mut module| {
+            let (graph, links) = graph::build(&text, &mut module)?;
             Ok((module, graph, links))
         });
         let (module, graph, links) = built.map_err(|fault| fault.in_text(&text))?;

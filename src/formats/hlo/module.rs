@@ -6,6 +6,7 @@
 
 use super::error::Fault;
 use super::lex::{Cursor, Span};
+use crate::ir::{Name, Names};
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
 
@@ -30,8 +31,9 @@ pub(super) struct Instruction {
     pub lead: u32,
     /// First byte of `ROOT`, or of its name with the `%`.
     pub start: u32,
-    /// Its name, without `%`.
+    /// Its name, without `%`: where it stands, and in [`Module::names`].
     pub name: Span,
+    pub id: Name,
     pub shape: Span,
     pub opcode: Span,
     /// What stands between the parentheses.
@@ -66,6 +68,8 @@ impl Computation {
 #[derive(Clone, Debug)]
 pub(super) struct Module {
     pub name: Span,
+    /// The names of all instructions. The graph takes them over.
+    pub names: Names,
     pub header: Vec<Attribute>,
     pub computations: Vec<Computation>,
     /// Index of the entry computation.
@@ -143,8 +147,9 @@ struct Reader<'a> {
     module: Module,
     /// Computations by name.
     computations: HashMap<&'a str, u32, FxBuildHasher>,
-    /// Instructions of the computation being read, by name.
-    names: HashMap<&'a str, u32, FxBuildHasher>,
+    /// By name: the last instruction that has it. Those before `first` are in other computations.
+    latest: Vec<u32>,
+    first: u32,
 }
 
 impl<'a> Reader<'a> {
@@ -152,6 +157,7 @@ impl<'a> Reader<'a> {
         let lines = text.len() / 96;
         let module = Module {
             name: Span::default(),
+            names: Names::default(),
             header: Vec::new(),
             computations: Vec::new(),
             entry: 0,
@@ -161,7 +167,7 @@ impl<'a> Reader<'a> {
             calls: Vec::new(),
             predecessors: Vec::new(),
         };
-        Self { cursor: Cursor::new(text), module, computations: HashMap::default(), names: HashMap::default() }
+        Self { cursor: Cursor::new(text), module, computations: HashMap::default(), latest: Vec::new(), first: 0 }
     }
 
     fn module(mut self) -> Result<Module, Fault> {
@@ -230,12 +236,8 @@ impl<'a> Reader<'a> {
         self.cursor.skip_spaces()?;
         self.cursor.take(b'\n');
         let first = self.module.instructions.len();
+        self.first = first as u32;
         let body = self.cursor.at;
-        // A large table takes long to clear, and computations may be many.
-        if self.names.capacity() > 4096 {
-            self.names = HashMap::default();
-        }
-        self.names.clear();
         let mut root = None;
         loop {
             let lead = self.cursor.at;
@@ -244,11 +246,6 @@ impl<'a> Reader<'a> {
                 break;
             }
             self.instruction(lead)?;
-            if self.names.len() == 4096 {
-                // Growing a large table looks at all names again. The rest may be as dense as the text was so far.
-                let read = self.cursor.at - body;
-                self.names.reserve(self.cursor.rest().len() / (read / 4096).max(16));
-            }
             let index = self.module.instructions.len() - 1;
             let instruction = &self.module.instructions[index];
             if instruction.is_root && root.replace(index).is_some() {
@@ -312,10 +309,12 @@ impl<'a> Reader<'a> {
             self.cursor.at += 1;
         }
         let index = self.module.instructions.len() as u32;
+        let id = self.define(name, index)?;
         self.module.instructions.push(Instruction {
             lead: lead as u32,
             start: start as u32,
             name,
+            id,
             shape,
             opcode,
             arguments,
@@ -325,11 +324,25 @@ impl<'a> Reader<'a> {
             attributes: (first_attribute as u32, self.module.attributes.len() as u32),
             is_root,
         });
+        Ok(())
+    }
+
+    /// Gives an instruction its name, which no other of its computation may have.
+    fn define(&mut self, name: Span, index: u32) -> Result<Name, Fault> {
         let text = name.of(self.cursor.text);
-        match self.names.insert(text, index) {
-            Some(_) => Err(Fault::new(name.at(), format!("`{text}` is defined above already"), "another name")),
-            None => Ok(()),
+        let id = self.module.names.intern(text);
+        match self.latest.get_mut(id.index()) {
+            Some(latest) if *latest >= self.first => {
+                return Err(Fault::new(name.at(), format!("`{text}` is defined above already"), "another name"));
+            }
+            Some(latest) => *latest = index,
+            None => self.latest.push(index),
         }
+        if self.latest.len() == 4096 {
+            // Growing a large table looks at all names again. The rest may be as dense as the text was so far.
+            self.module.names.reserve(self.cursor.rest().len() / (self.cursor.at / 4096).max(16));
+        }
+        Ok(id)
     }
 
     /// Names between parentheses, each with or without its shape before it. The closing one is not taken.
@@ -362,7 +375,8 @@ impl<'a> Reader<'a> {
 
     fn defined(&self, name: Span) -> Result<u32, Fault> {
         let text = name.of(self.cursor.text);
-        self.names.get(text).copied().ok_or_else(|| {
+        let latest = self.module.names.find(text).map(|id| self.latest[id.index()]);
+        latest.filter(|&latest| latest >= self.first).ok_or_else(|| {
             Fault::new(
                 name.at(),
                 format!("`{text}` is not defined"),
