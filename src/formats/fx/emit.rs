@@ -49,6 +49,13 @@ pub fn print_fresh(graph: &Graph) -> Result<String, FxPrintError> {
         if node.op == Op::Input {
             continue;
         }
+        // Opcodes of HLO and the like; a target of FX text is a dotted name.
+        if let Op::Call(target) = node.op
+            && graph.text(target).contains('-')
+        {
+            let (node, target) = (graph.name_of(id).to_owned(), graph.text(target).to_owned());
+            return Err(FxPrintError::Target { node, target });
+        }
         for comment in comments(graph.meta_of(id), node.op, &mut sources) {
             let _ = writeln!(text, "        # {comment}");
         }

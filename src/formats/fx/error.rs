@@ -34,6 +34,14 @@ impl std::error::Error for FxError {}
 /// Why a graph cannot be said in FX text.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FxPrintError {
+    /// What is called is no operator of PyTorch or Python.
+    #[error("`{node}` is a call of `{target}`; FX text has no such operator")]
+    Target {
+        /// The node.
+        node: String,
+        /// What it calls.
+        target: String,
+    },
     /// FX names are Python identifiers.
     #[error("`{0}` is not a Python identifier, which FX text needs as a name")]
     Name(String),
