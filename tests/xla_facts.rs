@@ -1,11 +1,12 @@
 //! What XLA's own tests and probes of jaxlib 0.10.2 say of the combiners, scenario by scenario, on HLO text.
 //!
-//! Rows have the numbers of the table in which the scenarios were collected. Byte limits count results.
+//! Rows have the numbers of the table in which the scenarios were collected; those that begin with E, of probes, are
+//! the golden lists of `xla_golden.rs`. Byte limits count results.
 
 use bucketeer::formats::Document;
 use bucketeer::ir::{Dependencies, Graph};
-use bucketeer::passes::Pipeline;
 use bucketeer::passes::bucketing::{BucketKind, BucketOptions, Decision, plan};
+use bucketeer::passes::{Pass, Pipeline};
 
 const KIB: usize = 1024;
 
@@ -153,6 +154,32 @@ fn row_12_the_number_of_a_channel_does_not_matter() {
     assert_eq!(buckets(&graph, &options(BucketKind::AllReduce, KIB)), "r0 r2 | r1 r3");
 }
 
+/// The line of the merged collective of a module with these lines in its entry.
+fn merged_line(lines: &[&str], kind: &str) -> String {
+    let text = format!(
+        "HloModule m, replica_count=8\n\nsum {{\n  a = f32[] parameter(0)\n  b = f32[] parameter(1)\n  \
+         ROOT c = f32[] add(a, b)\n}}\n\nENTRY main {{\n  p0 = f32[4] parameter(0)\n  p1 = f32[4] parameter(1)\n  {}\n}}\n",
+        lines.join("\n  ")
+    );
+    let mut document = Document::read(text.into_bytes()).unwrap();
+    let pipeline: Pipeline = format!("bucket-{kind}{{policy=xla}}").parse().unwrap();
+    pipeline.run(&mut document.graphs_mut()[0]).unwrap();
+    let printed = String::from_utf8(document.print()).unwrap();
+    printed.lines().find(|line| line.contains(&format!(" {kind}(p0, p1)"))).unwrap().trim().to_owned()
+}
+
+#[test]
+fn row_13_op_names_are_joined_as_jaxlib_0_10_2_joins_them() {
+    let lines = [
+        "r0 = f32[4] all-reduce(p0), replica_groups={}, to_apply=sum, metadata={op_name=\"a\"}",
+        "r1 = f32[4] all-reduce(p1), replica_groups={}, to_apply=sum, metadata={op_name=\"b\"}",
+        "ROOT t = (f32[4], f32[4]) tuple(r0, r1)",
+    ];
+    // Older releases kept that of the first.
+    let line = merged_line(&lines, "all-reduce");
+    assert!(line.contains("metadata={op_name=\"(a:b)\"}"), "{line}");
+}
+
 #[test]
 fn row_14_chains_that_cross_close_no_loop() {
     let rest = [
@@ -298,6 +325,20 @@ fn rows_25_to_27_gathers_of_several_dimensions_are_one() {
     }
 }
 
+#[test]
+fn row_28_frontend_attributes_are_sorted_sets_and_op_names_share_their_path() {
+    let gather = |nth: usize, color: &str| {
+        format!(
+            "{}, frontend_attributes={{color=\"{color}\",flag=\"on\"}}, metadata={{op_name=\"model/layer/ag_{nth}\"}}",
+            all_gather(nth, "f32[32]", 0)
+        )
+    };
+    let lines = [gather(0, "red"), gather(1, "blue"), "ROOT t = (f32[32], f32[32]) tuple(g0, g1)".to_owned()];
+    let line = merged_line(&lines.each_ref().map(String::as_str), "all-gather");
+    assert!(line.contains("frontend_attributes={color=\"blue,red\",flag=\"on\"}"), "{line}");
+    assert!(line.contains("metadata={op_name=\"model/layer/(ag_0:ag_1)\"}"), "{line}");
+}
+
 /// `s{nth}` of `p{nth}`, over all eight, along a dimension.
 fn reduce_scatter(nth: usize, shape: &str, dim: usize, more: &str) -> String {
     format!("s{nth} = {shape} reduce-scatter(p{nth}), replica_groups={{}}, dimensions={{{dim}}}, to_apply={more}")
@@ -417,6 +458,92 @@ fn row_41_pipelined_ones_and_others_never_mix() {
 fn row_42_six_that_are_not_pipelined_are_one_at_the_default_cap() {
     let graph = all_reduces(&[12; 6], &["sum"]);
     assert_eq!(buckets(&graph, &BucketOptions::xla(BucketKind::AllReduce)), "r0 r1 r2 r3 r4 r5");
+}
+
+/// Lists the members of the merged collectives of a graph after these passes.
+fn merged(mut graph: Graph, options: BucketOptions) -> String {
+    let before = graph.clone();
+    let report = Pipeline { passes: vec![Pass::Bucket(options)] }.run(&mut graph).unwrap().remove(0);
+    assert!(bucketeer::check::prove(&before, &graph).is_equal());
+    let plan = report.plan.unwrap();
+    let alone = plan.remarks.iter().filter(|remark| matches!(remark.decision, Decision::Alone(_)));
+    let alone = alone.map(|remark| remark.name.clone());
+    plan.names(&graph).into_iter().map(|names| names.join(" ")).chain(alone).collect::<Vec<_>>().join(" | ")
+}
+
+/// Members of 12 KiB each, these of them pipelined and these marked as synchronous.
+fn marked(kind: BucketKind, count: usize, pipelined: std::ops::Range<usize>, sync: std::ops::Range<usize>) -> Graph {
+    let mut shapes = Vec::new();
+    let mut rest = Vec::new();
+    for nth in 0..count {
+        let mut more = String::new();
+        if pipelined.contains(&nth) {
+            more += ", backend_config={\"collective_backend_config\":{\"is_pipelined\":true}}";
+        }
+        if sync.contains(&nth) {
+            more += ", frontend_attributes={sync_collective=\"true\"}";
+        }
+        let (from, line) = match kind {
+            BucketKind::AllGather => ("f32[384]", all_gather(nth, "f32[3072]", 0) + &more),
+            BucketKind::ReduceScatter => ("f32[24576]", reduce_scatter(nth, "f32[3072]", 0, "sum") + &more),
+            _ => ("f32[3072]", all_reduce(&format!("r{nth}"), "f32[3072]", &format!("p{nth}"), "sum", &more)),
+        };
+        shapes.push(from);
+        rest.push(line);
+    }
+    with_parameters(&shapes, &rest)
+}
+
+#[test]
+fn row_40_pipelined_ones_are_merged_up_to_the_suggestion_and_others_up_to_the_default() {
+    for (kind, expected) in [
+        (BucketKind::AllReduce, "r0 r1 r2 | r3 r4 | r5"),
+        (BucketKind::AllGather, "g0 g1 g2 | g3 g4 | g5"),
+        (BucketKind::ReduceScatter, "s0 s1 s2 | s3 s4 | s5"),
+    ] {
+        let two = options(kind, 24 * KIB);
+        let graph = marked(kind, 6, 0..3, 0..0);
+        let suggested = BucketOptions { suggested_cap_bytes: Some(48 * KIB as u64), ..two.clone() };
+        assert_eq!(merged(graph.clone(), suggested), expected);
+        // Without it, three of them do not fit.
+        let name = &expected[..1];
+        assert_eq!(merged(graph, two), format!("{name}0 {name}1 | {name}3 {name}4 | {name}2 | {name}5"));
+    }
+}
+
+#[test]
+fn row_43_synchronous_ones_are_merged_up_to_the_suggestion() {
+    // Members of 12 KiB for the 20 MB of the row, and a default that holds one.
+    let one = options(BucketKind::AllReduce, 18 * KIB);
+    let suggested = BucketOptions { suggested_cap_bytes: Some(10_000_000_000), ..one.clone() };
+    let graph = marked(BucketKind::AllReduce, 2, 0..0, 0..2);
+    assert_eq!(merged(graph.clone(), suggested.clone()), "r0 r1");
+    assert_eq!(merged(graph, one), "r0 | r1");
+    // What is not marked has the default.
+    assert_eq!(merged(marked(BucketKind::AllReduce, 4, 0..0, 0..2), suggested), "r0 r1 | r2 | r3");
+}
+
+#[test]
+fn row_44_of_two_synchronous_ones_a_pipelined_one_stays_apart() {
+    let options =
+        BucketOptions { suggested_cap_bytes: Some(10_000_000_000), ..options(BucketKind::AllReduce, 18 * KIB) };
+    assert_eq!(merged(marked(BucketKind::AllReduce, 2, 1..2, 0..2), options), "r0 | r1");
+}
+
+#[test]
+fn row_47_what_the_annotator_writes_is_read() {
+    // That it marks one and suggests a size follows from a dry run of XLA's scheduler, which is no text.
+    let text = "HloModule m, replica_count=8, frontend_attributes={fingerprint_before_lhs=\"x\",\
+                suggested_combiner_threshold=\"6712\"}\n\nENTRY main {\n  p = f32[4] parameter(0)\n  \
+                ROOT g = f32[32] all-gather(p), replica_groups={}, dimensions={0}, \
+                frontend_attributes={sync_collective=\"true\"}\n}\n";
+    let document = Document::read(text.as_bytes().to_vec()).unwrap();
+    assert_eq!(document.suggested_cap_bytes(), Some(6712));
+    let graph = &document.graphs()[0];
+    let marked: Vec<&str> =
+        graph.order().iter().filter(|&&id| graph.meta_of(id).sync).map(|&id| graph.name_of(id)).collect();
+    assert_eq!(marked, ["g"]);
+    assert_eq!(Document::read(LOOP.as_bytes().to_vec()).unwrap().suggested_cap_bytes(), None);
 }
 
 /// All-reduces with these frontend attributes.

@@ -365,6 +365,10 @@ impl Passes {
                     );
                 }
                 Format::Hlo => {
+                    // XLA's combiners take the suggestion of its annotator only where their caps are the default.
+                    if options.policy == Policy::Xla && options.caps == BucketOptions::xla(options.kind).caps {
+                        options.suggested_cap_bytes = options.suggested_cap_bytes.or(document.suggested_cap_bytes());
+                    }
                     let has_form = !matches!(options.kind, BucketKind::Broadcast | BucketKind::AllToAll);
                     if has_form && !self.mode_is_given {
                         options.mode = Mode::Coalesced;

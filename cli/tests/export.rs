@@ -48,3 +48,26 @@ fn a_schema_that_is_not_known_is_told_with_its_place() {
     folder.write("m.pt2", archive);
     folder.run("inspect m.pt2").expect(1, &["no end record; is the file cut off?", "m.pt2"]);
 }
+
+#[test]
+fn names_of_members_are_never_paths() {
+    let swapped = |bytes: Vec<u8>, from: &[u8], to: &[u8]| {
+        assert_eq!(from.len(), to.len());
+        let mut out = bytes;
+        let mut at = 0;
+        while let Some(found) = out[at..].windows(from.len()).position(|window| window == from) {
+            at += found;
+            out[at..at + to.len()].copy_from_slice(to);
+        }
+        out
+    };
+    let archive = swapped(fixture("tiny.pt2"), b"tiny/byteorder", b"../../evil.txt");
+    let archive = swapped(archive, b"tiny/archive_version", b"/bucketeer/evil.file");
+    let folder = Folder::with("m.pt2", &archive);
+    folder.run("rewrite m.pt2 -o out.pt2").expect(0, &["proven equal"]);
+    // Members are copied under the names that they have, and nothing is written beside the output.
+    assert_eq!(folder.files(), ["m.pt2", "out.pt2"]);
+    assert!(!folder.path("../../evil.txt").exists() && !std::path::Path::new("/bucketeer/evil.file").exists());
+    let out = std::fs::read(folder.path("out.pt2")).unwrap();
+    assert!(out.windows(14).any(|window| window == b"../../evil.txt"));
+}

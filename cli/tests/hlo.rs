@@ -57,6 +57,33 @@ fn a_scheduled_module_is_refused_with_the_reason() {
     let folder = Folder::with("m.hlo", MODULE.replace("step,", "step, is_scheduled=true,"));
     folder.run("rewrite m.hlo").expect(2, &["m.hlo", "is_scheduled=true", "moves instructions"]);
     folder.run("inspect m.hlo").expect(0, &[]);
+    folder.run("rewrite m.hlo --keep-schedule -o out.hlo").expect(0, &["proven equal"]);
+    let out = folder.read("out.hlo");
+    assert!(out.contains("(f32[64], f32[64]) all-reduce(x, y)") && out.contains("is_scheduled=true"), "{out}");
+    // What stands between reads a member.
+    let scheduled = MODULE.replace("step,", "step, is_scheduled=true,");
+    let between = scheduled.replace("  s = f32[64]", "  n = f32[64] negate(r)\n  s = f32[64]");
+    folder.write("m.hlo", &between);
+    folder.run("rewrite m.hlo --keep-schedule --explain -o out.hlo").expect(0, &["schedule: cannot travel with `r`"]);
+    assert_eq!(folder.read("out.hlo"), between);
+}
+
+#[test]
+fn the_annotators_suggestion_is_taken_where_caps_are_xlas_own() {
+    let sync = ", frontend_attributes={sync_collective=\"true\"}, to_apply=sum";
+    let module = MODULE
+        .replace("step,", "step, frontend_attributes={suggested_combiner_threshold=\"512\"},")
+        .replace(", to_apply=sum", sync)
+        .replace("[64]", "[4000000]");
+    let folder = Folder::with("m.hlo", &module);
+    // 16 MB each: two do not fit into the default, nor into the suggestion.
+    folder.run("rewrite m.hlo --policy xla -o out.hlo").expect(0, &[]);
+    assert_eq!(folder.read("out.hlo"), module);
+    folder.write("m.hlo", module.replace("\"512\"", "\"40000000\""));
+    folder.run("rewrite m.hlo --policy xla -o out.hlo").expect(0, &["proven equal"]);
+    assert!(folder.read("out.hlo").contains("all-reduce(x, y)"));
+    folder.run("rewrite m.hlo --policy xla --all-reduce 17MB -o out.hlo").expect(0, &[]);
+    assert!(!folder.read("out.hlo").contains("all-reduce(x, y)"));
 }
 
 #[test]
@@ -71,6 +98,7 @@ fn inspect_and_convert_read_it() {
         folder.read("out.bkt")
     );
     folder.run("convert out.bkt back.hlo").expect(1, &["HLO text is made from HLO text only"]);
+    folder.run("convert m.hlo out.txt").expect(1, &["`t` is a call of `hlo-tuple`", "FX text has no such operator"]);
     folder.run("convert m.hlo same.hlo").expect(0, &[]);
     assert_eq!(folder.read("same.hlo"), MODULE);
 }

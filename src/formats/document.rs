@@ -182,6 +182,16 @@ impl Document {
         matches!(&self.body, Body::Hlo(text) if text.is_scheduled())
     }
 
+    /// What HLO text suggests as cap for collectives that are pipelined or synchronous, in bytes: see
+    /// [`BucketOptions`](crate::passes::bucketing::BucketOptions).
+    #[must_use]
+    pub fn suggested_cap_bytes(&self) -> Option<u64> {
+        match &self.body {
+            Body::Hlo(text) => text.suggested_cap_bytes(),
+            _ => None,
+        }
+    }
+
     /// Its graphs, in the order of the file.
     #[must_use]
     pub fn graphs(&self) -> &[Graph] {
@@ -271,7 +281,9 @@ impl Document {
     #[must_use]
     pub fn losses(&self, to: Format) -> Vec<String> {
         if self.format() == Format::Hlo && to != Format::Hlo {
-            return vec!["layouts, metadata, and bodies of fusions and reductions".to_owned()];
+            let mut losses = vec!["layouts, metadata, and bodies of fusions and reductions".to_owned()];
+            losses.extend(self.is_scheduled().then(|| "that its order is a schedule".to_owned()));
+            return losses;
         }
         if self.format() == Format::Export && to != Format::Export {
             return vec!["weights, signature, and metadata of nodes that are no collectives".to_owned()];

@@ -21,6 +21,8 @@
 //!
 //! Cost: linear in nodes, operands and edges.
 
+mod schedule;
+
 use super::entities::{NodeId, RegionId};
 use super::graph::{Graph, Strength};
 use super::ops::{Op, Variant};
@@ -39,6 +41,8 @@ pub enum Order {
     Control,
     /// A region border stands between them.
     Region,
+    /// The program order is a schedule that was chosen.
+    Schedule,
 }
 
 /// A place in the order.
@@ -62,6 +66,7 @@ pub struct Dependencies {
     from: Vec<u32>,
     why: Vec<Order>,
     memory: Memory,
+    keeps_schedule: bool,
 }
 
 /// Which values may share storage, and what happens to it.
@@ -79,6 +84,17 @@ impl Dependencies {
     /// Finds the order of a graph that [`verify`](super::verify()) accepts.
     #[must_use]
     pub fn of(graph: &Graph) -> Self {
+        Self::with(graph, false)
+    }
+
+    /// As [`Dependencies::of`]; of a graph that is [`scheduled`](Graph::scheduled) also what keeps its order: collectives
+    /// may start later, in others that stand below and that nothing between keeps apart, and no other node moves.
+    #[must_use]
+    pub fn keeping_schedule(graph: &Graph) -> Self {
+        Self::with(graph, graph.scheduled)
+    }
+
+    fn with(graph: &Graph, keeps_schedule: bool) -> Self {
         let effects: EffectTable = EffectTable::of(graph);
         let memory = Memory::of(graph, &effects);
         let (slots, slot_of) = lay_out(graph);
@@ -101,10 +117,19 @@ impl Dependencies {
         for edge in graph.control.iter().filter(|edge| edge.strength == Strength::Hard) {
             edges.add(edge.before, edge.after, Order::Control);
         }
+        if keeps_schedule {
+            schedule::schedule_edges(graph, &mut edges);
+        }
         edges.borders(&slots);
         let list = edges.list;
         let (starts, from, why) = compact(slots.len(), &list);
-        Self { slots, slot_of, starts, from, why, memory }
+        Self { slots, slot_of, starts, from, why, memory, keeps_schedule }
+    }
+
+    /// Whether no node but a merged collective may change its place.
+    #[must_use]
+    pub(crate) const fn keeps_schedule(&self) -> bool {
+        self.keeps_schedule
     }
 
     /// All slots, in order.

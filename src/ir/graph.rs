@@ -73,6 +73,8 @@ pub struct Meta {
     pub members: Vec<Box<str>>,
     /// Whether an input holds the result of a collective that was started outside and not waited for.
     pub pending: bool,
+    /// Whether XLA marked a collective as one that nothing will run beside: `sync_collective`.
+    pub sync: bool,
 }
 
 /// How binding an order wish is.
@@ -116,6 +118,9 @@ pub struct Graph {
     pub control: Vec<ControlEdge>,
     /// Likely values of symbols; they guide sizes, never meaning.
     pub hints: IndexMap<Box<str>, u64>,
+    /// Whether the program order is a schedule that was chosen, as HLO text says with `is_scheduled=true`. Passes then
+    /// merge only what nothing between depends on, so that no node but the merged collectives changes its place.
+    pub scheduled: bool,
 }
 
 impl Default for Graph {
@@ -141,6 +146,7 @@ impl Graph {
             metas: vec![Meta::default()],
             control: Vec::new(),
             hints: IndexMap::new(),
+            scheduled: false,
         }
     }
 

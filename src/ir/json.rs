@@ -337,6 +337,8 @@ fn read_node<'a>(parser: &mut Parser<'a>, record: &'a NodeRecord) -> Result<(), 
         sources: record.sources.clone(),
         members: record.members.clone(),
         pending: record.pending,
+        // A mark of XLA for its own combiners, which read HLO text.
+        sync: false,
     };
     graph.set_meta(id, meta);
     parser.define(id, 0);

@@ -8,6 +8,7 @@
 
 use super::filter::{Filter, Readers, XlaRules, only_wait, waited_elsewhere};
 use super::remarks::{Remarks, Scope};
+use super::rounds::Round;
 use super::select::{Candidate, Caps, PlanGraph, Policy, Selection, select};
 use crate::ir::{
     Arg, Args, CollectiveKind, DType, Dependencies, Graph, GroupId, NodeId, ProcessGroup, RegionId, Slot, Spacing,
@@ -149,6 +150,9 @@ pub struct BucketOptions {
     pub policy: Policy,
     /// How large a bucket may grow.
     pub caps: Caps,
+    /// In bytes, how large buckets may grow of what is pipelined or marked as synchronous: what XLA's annotator wrote into
+    /// the module. Those are then merged first, and the rest after them up to `caps`; only where a pipeline runs.
+    pub suggested_cap_bytes: Option<u64>,
     /// Largest collective that is worth copying into a bucket; `None` is no limit. Where ranks share memory, a copy of
     /// more than some ten KiB takes longer than the launch that it saves.
     pub max_member_bytes: Option<u64>,
@@ -186,6 +190,7 @@ impl BucketOptions {
             kind,
             policy: Policy::default(),
             caps: Caps::bytes(kind.default_cap_bytes()),
+            suggested_cap_bytes: None,
             max_member_bytes: None,
             mixed_dtype: MixedDtype::default(),
             mode: if kind == BucketKind::Permute { Mode::Coalesced } else { Mode::default() },
@@ -330,7 +335,17 @@ impl BucketPlan {
 /// [`verify`](crate::ir::verify()).
 #[must_use]
 pub fn plan(graph: &Graph, dependencies: &Dependencies, options: &BucketOptions) -> BucketPlan {
-    let view = View::new(graph, dependencies, options);
+    plan_round(graph, dependencies, options, Round::Only)
+}
+
+/// Chooses the buckets among the collectives that a round looks at.
+pub(super) fn plan_round(
+    graph: &Graph,
+    dependencies: &Dependencies,
+    options: &BucketOptions,
+    round: Round,
+) -> BucketPlan {
+    let view = View::new(graph, dependencies, options, round);
     let selection = select(&view, options.policy, &options.caps);
     planned(&view, &selection, options, Scope::OneGraph)
 }
@@ -398,7 +413,7 @@ pub(super) struct View<'a> {
 }
 
 impl<'a> View<'a> {
-    pub(super) fn new(graph: &'a Graph, dependencies: &'a Dependencies, options: &BucketOptions) -> Self {
+    pub(super) fn new(graph: &'a Graph, dependencies: &'a Dependencies, options: &BucketOptions, round: Round) -> Self {
         let readers = Readers::of(graph, options.kind);
         let filter = Filter::of(graph, options);
         let elsewhere = waited_elsewhere(graph, dependencies);
@@ -418,6 +433,7 @@ impl<'a> View<'a> {
             }
             let bytes = counted_bytes(graph, id, options);
             let checked = filter.check(graph, id).and_then(|()| only_wait(graph, &readers, id));
+            let checked = checked.and_then(|wait| round.check(graph, id).map(|()| wait));
             let checked = checked.and_then(|wait| match graph.group(collective.group).size {
                 // XLA does not look at that.
                 Some(1) if options.policy != Policy::Xla => Err(Reason::OneRank),
@@ -445,7 +461,7 @@ impl<'a> View<'a> {
             view.seen.push((id, reason));
         }
         let merged_before = view.seen.iter().any(|(_, reason)| *reason == Some(Reason::AlreadyMerged));
-        if merged_before && options.looks_once() {
+        if merged_before && options.looks_once() && round == Round::Only {
             view.entries.clear();
             view.seen.iter_mut().for_each(|(_, reason)| *reason = reason.take().or(Some(Reason::LookedAt)));
         }

@@ -29,7 +29,7 @@ use super::bucketing::{Bucket, BucketPlan, Member, Mode, Unpack};
 use super::control::move_control;
 use super::emit::Emitter;
 use super::filter::reads_size_only;
-use super::order::{Adjusted, Cycle, Members, Reordering, reorder};
+use super::order::{Adjusted, Cycle, Members, Place, Reordering, reorder};
 use crate::ir::{Arg, Args, Collective, CollectiveKind, Dependencies, Dim, Graph, Meta, NodeId, Op, Order, Slot, Type};
 use indexmap::IndexSet;
 
@@ -77,7 +77,12 @@ pub fn merge(graph: &mut Graph, dependencies: &Dependencies, plan: &BucketPlan) 
     check_sums(graph, plan)?;
     let readers = SizeReaders::of(graph, &plan.buckets);
     let (slots, bucket_of) = slots_of(graph, dependencies, plan);
-    let order = reorder(dependencies, &slots, &readers.adjusted(dependencies), late(plan));
+    let place = match (dependencies.keeps_schedule(), late(plan)) {
+        (true, _) => Place::Last,
+        (false, true) => Place::BestOrLast,
+        (false, false) => Place::BestOrFirst,
+    };
+    let order = reorder(dependencies, &slots, &readers.adjusted(dependencies), place);
     let order = order.map_err(|Cycle { bucket }| MergeError::Cycle {
         members: plan.buckets[bucket_of[bucket]]
             .members
@@ -383,5 +388,6 @@ fn merged_meta(graph: &Graph, bucket: &Bucket) -> Meta {
         sources: sources.into_iter().collect(),
         members: bucket.members.iter().map(name).collect(),
         pending: false,
+        sync: bucket.members.iter().all(|member| graph.meta_of(member.collective).sync),
     }
 }

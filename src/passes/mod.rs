@@ -15,6 +15,7 @@ pub mod merge;
 pub mod order;
 mod pipeline;
 mod remarks;
+mod rounds;
 pub mod select;
 pub mod survey;
 mod together;

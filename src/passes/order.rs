@@ -63,8 +63,18 @@ pub struct Adjusted {
     pub with: hashbrown::HashMap<usize, Vec<usize>, rustc_hash::FxBuildHasher>,
 }
 
-/// Orders the slots with every bucket as one launch. `late` says which place buckets of this kind take when finding
-/// the better one costs too much: the last member's.
+/// Where launches go.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Place {
+    /// Where it moves fewer nodes; at the first member where finding that out costs too much.
+    BestOrFirst,
+    /// Where it moves fewer nodes; at the last member where finding that out costs too much.
+    BestOrLast,
+    /// At the last member.
+    Last,
+}
+
+/// Orders the slots with every bucket as one launch, at that place.
 ///
 /// # Errors
 /// [`Cycle`], if the buckets depend on one another in a circle.
@@ -72,7 +82,7 @@ pub fn reorder<S: Slots>(
     dependencies: &S,
     buckets: &[Members],
     adjusted: &Adjusted,
-    late: bool,
+    place: Place,
 ) -> Result<Reordering, Cycle> {
     let count = dependencies.count();
     let mut bucket_of = vec![NONE; count];
@@ -80,7 +90,7 @@ pub fn reorder<S: Slots>(
         members.iter().for_each(|&slot| bucket_of[slot] = index as u32);
     }
     let quotient = Quotient { dependencies, buckets, adjusted, bucket_of };
-    let anchors = quotient.anchors(late);
+    let anchors = quotient.anchors(place);
     let mut walk = Walk {
         quotient: &quotient,
         emitted: vec![false; count],
@@ -160,9 +170,9 @@ impl<S: Slots> Quotient<'_, S> {
     }
 
     /// The slot at which each bucket is launched.
-    fn anchors(&self, late: bool) -> Vec<usize> {
-        if self.buckets.is_empty() {
-            return Vec::new();
+    fn anchors(&self, place: Place) -> Vec<usize> {
+        if self.buckets.is_empty() || place == Place::Last {
+            return self.buckets.iter().map(|members| span(members).1).collect();
         }
         let readers = Readers::of(self.dependencies);
         let mut marks = vec![NONE; self.bucket_of.len()];
@@ -187,7 +197,7 @@ impl<S: Slots> Quotient<'_, S> {
                     return last;
                 }
             }
-            if late { last } else { first }
+            if place == Place::BestOrFirst { first } else { last }
         };
         self.buckets.iter().enumerate().map(anchor).collect()
     }
@@ -398,7 +408,7 @@ mod tests {
     }
 
     fn order(reads: &[&[usize]], buckets: &[Members]) -> Result<Reordering, Cycle> {
-        reorder(&Dependencies::of(&graph(reads)), buckets, &Adjusted::default(), false)
+        reorder(&Dependencies::of(&graph(reads)), buckets, &Adjusted::default(), Place::BestOrFirst)
     }
 
     #[test]

@@ -1,8 +1,9 @@
 //! A list of passes with a text form, run in order, each verified and timed.
 
-use super::bucketing::{BucketKind, BucketOptions, BucketPlan, Measure, MixedDtype, Mode, Unpack, plan};
+use super::bucketing::{BucketKind, BucketOptions, BucketPlan, Measure, MixedDtype, Mode, Unpack};
 use super::duplicates::{DuplicateStats, dedupe_collectives};
-use super::merge::{MergeError, MergeReport, merge};
+use super::merge::{MergeError, MergeReport};
+use super::rounds::bucket;
 use super::select::Policy;
 use super::trivial::fold_trivial;
 use super::waits::dedupe_waits;
@@ -20,7 +21,7 @@ pub enum Pass {
     FoldTrivial,
     /// [`dedupe_collectives`].
     DedupeCollectives,
-    /// [`plan`] and [`merge`] for one kind.
+    /// [`plan`](super::bucketing::plan()) and [`merge`](super::merge::merge()) for one kind.
     Bucket(BucketOptions),
 }
 
@@ -168,7 +169,7 @@ pub(super) fn run_pass(pass: &Pass, graph: &mut Graph) -> Result<PassReport, Pip
         Pass::DedupeWaits => report.removed = dedupe_waits(graph),
         Pass::FoldTrivial => report.removed = fold_trivial(graph),
         Pass::DedupeCollectives => {
-            let dependencies = Dependencies::of(graph);
+            let dependencies = Dependencies::keeping_schedule(graph);
             let stats = dedupe_collectives(graph, &dependencies);
             report.removed = stats.folded;
             report.duplicates = Some(stats);
@@ -178,10 +179,9 @@ pub(super) fn run_pass(pass: &Pass, graph: &mut Graph) -> Result<PassReport, Pip
             report.merge = Some(MergeReport::default());
         }
         Pass::Bucket(options) => {
-            let dependencies = Dependencies::of(graph);
-            let plan = plan(graph, &dependencies, options);
-            let merged = merge(graph, &dependencies, &plan);
-            report.merge = Some(merged.map_err(|error| PipelineError::Merge { pass: pass.name(), error })?);
+            let made = bucket(graph, options);
+            let (plan, merged) = made.map_err(|error| PipelineError::Merge { pass: pass.name(), error })?;
+            report.merge = Some(merged);
             report.plan = Some(plan);
         }
     }
@@ -360,6 +360,7 @@ fn set_option(bucket: &mut BucketOptions, key: &str, value: &str) -> Result<bool
                 return Err("a bucket has at least one member".to_owned());
             }
         }
+        "suggested" => bucket.suggested_cap_bytes = Some(cap_bytes(value)?),
         "max-member" => bucket.max_member_bytes = Some(cap_bytes(value)?),
         "policy" => {
             bucket.policy = match value {
@@ -466,6 +467,8 @@ fn options_text(options: &BucketOptions) -> Vec<String> {
     add(options.caps.max_members != default.caps.max_members, format!("max-members={most}"));
     let most = options.max_member_bytes.unwrap_or(0);
     add(options.max_member_bytes.is_some(), format!("max-member={}", format_bytes(most)));
+    let suggested = options.suggested_cap_bytes.unwrap_or(0);
+    add(options.suggested_cap_bytes.is_some(), format!("suggested={}", format_bytes(suggested)));
     add(options.policy == Policy::Adjacent, "policy=adjacent".to_owned());
     add(xla, "policy=xla".to_owned());
     let mode = if options.mode == Mode::Coalesced { "coalesced" } else { "concat" };
@@ -520,6 +523,7 @@ mod tests {
             "bucket-all-gather{cap=31457287,policy=xla},bucket-permute{cap=1KiB,max-members=3,policy=xla}",
             "bucket-all-gather{cap=none,max-members=none,policy=xla,mixed-dtype=split,by-dim=on,boundaries=on}",
             "bucket-permute{cap=25MiB}",
+            "bucket-all-reduce{cap=24KiB,suggested=48KiB,policy=xla}",
             "bucket-reduce-scatter{cap=1MiB,mode=coalesced,by-dim=off,measure=result}",
             "",
         ] {

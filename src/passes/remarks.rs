@@ -127,6 +127,7 @@ impl Reason {
                 Order::Fence => "fence",
                 Order::Control => "control edge",
                 Order::Region => "region border",
+                Order::Schedule => "schedule",
             },
             Self::NotAdjacent => "not adjacent",
             Self::LookedAt => "looked at before",

@@ -22,9 +22,10 @@ mod teams;
 
 use super::bucketing::{BucketOptions, BucketPlan, View, planned};
 use super::merge::{MergeError, MergeReport, SizeReaders, check_sums, late, merge_in_order};
-use super::order::{Adjusted, Cycle, Reordering, reorder};
+use super::order::{Adjusted, Cycle, Place, Reordering, reorder};
 use super::pipeline::{Pass, PassReport, Pipeline, PipelineError, run_pass};
 use super::remarks::Scope;
+use super::rounds::Round;
 use super::select::{Policy, select};
 use super::trivial::{fold_allowed, foldable};
 use crate::ir::{Dependencies, Graph, verify};
@@ -296,8 +297,11 @@ fn decide(
     played: &Played,
 ) -> Result<Vec<Decided>, TogetherError> {
     let Played { orders, pairing } = played;
-    let views: Vec<View<'_>> =
-        graphs.iter().zip(orders).map(|(graph, dependencies)| View::new(graph, dependencies, options)).collect();
+    let views: Vec<View<'_>> = graphs
+        .iter()
+        .zip(orders)
+        .map(|(graph, dependencies)| View::new(graph, dependencies, options, Round::Only))
+        .collect();
     let joint = Joint::new(pairing, orders, views);
     let selection = select(&joint, options.policy, &options.caps);
     let mut adjusted = Adjusted::default();
@@ -310,7 +314,8 @@ fn decide(
         late_kind |= !plan.buckets.is_empty() && late(&plan);
         plans.push((plan, readers));
     }
-    let order = reorder(&joint, &selection.buckets, &adjusted, late_kind).map_err(|Cycle { bucket }| {
+    let place = if late_kind { Place::BestOrLast } else { Place::BestOrFirst };
+    let order = reorder(&joint, &selection.buckets, &adjusted, place).map_err(|Cycle { bucket }| {
         let (rank, slot) = joint.parts(selection.buckets[bucket][0])[0];
         let members = vec![graphs[rank as usize].name_of(joint.view(rank as usize).node(slot as usize)).to_owned()];
         merge_error(rank as usize, pass, MergeError::Cycle { members })

@@ -25,6 +25,10 @@ pub struct RewriteArgs {
     graphs: Vec<PathBuf>,
     #[command(flatten)]
     buckets: BucketArgs,
+    /// Rewrite scheduled HLO text, too: merge only where nothing between depends on a member, so that no other
+    /// instruction changes its place
+    #[arg(long)]
+    keep_schedule: bool,
     #[command(flatten)]
     facts: FactsArgs,
     /// Whether to prove that the result computes what the graph does; by default where that takes less than about a
@@ -56,6 +60,8 @@ pub struct Job {
     pub graphs: Vec<PathBuf>,
     /// The passes to run.
     pub passes: Passes,
+    /// Whether to rewrite what is scheduled.
+    keep_schedule: bool,
     pub facts: Facts,
     /// Whether to prove the result, if it was said.
     pub verify: Option<SwitchWord>,
@@ -80,6 +86,7 @@ impl RewriteArgs {
         Ok(Job {
             graphs: self.graphs,
             passes,
+            keep_schedule: self.keep_schedule,
             facts: self.facts.validate()?,
             verify: self.verify,
             explain: self.explain,
@@ -106,11 +113,15 @@ fn check_out_of_ranks(out: Option<&Path>, json: bool) -> Result<()> {
 impl Job {
     /// Fits the passes to the form of the file. Refuses what the form has no words for, and modules that are scheduled.
     pub fn fit_to(&mut self, document: &Document) -> Result<()> {
-        if document.is_scheduled() {
+        if document.is_scheduled() && !self.keep_schedule {
             bail!(
                 "the module is scheduled (`is_scheduled=true`): the order of its text was chosen for it, and a merge \
-                 moves instructions; rewrite a dump from before the schedule, such as one of `--xla_dump_hlo_pass_re`"
+                 moves instructions; rewrite a dump from before the schedule, such as one of `--xla_dump_hlo_pass_re`, \
+                 or say --keep-schedule to merge only what moves no other instruction"
             );
+        }
+        if document.is_scheduled() && self.graphs.len() > 1 {
+            bail!("scheduled modules of several ranks are not rewritten together");
         }
         self.passes.fit_to(document)
     }

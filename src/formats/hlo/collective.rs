@@ -226,6 +226,7 @@ impl<'t> Collectives<'t> {
         Meta {
             key: (!key.is_empty()).then(|| key.join(", ").into()),
             sources: source.into_iter().collect(),
+            sync: entry(frontend, "sync_collective") == Some("true"),
             ..Meta::default()
         }
     }

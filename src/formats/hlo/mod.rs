@@ -52,7 +52,9 @@ impl HloText {
             Ok((module, graph, links))
         });
         let (module, graph, links) = built.map_err(|fault| fault.in_text(&text))?;
-        Ok(Self { source: text.into_boxed_str(), module, links, graph: [graph] })
+        let mut read = Self { source: text.into_boxed_str(), module, links, graph: [graph] };
+        read.graph[0].scheduled = read.is_scheduled();
+        Ok(read)
     }
 
     /// The text as it was read.
@@ -68,6 +70,14 @@ impl HloText {
             (attribute.key.of(&self.source), attribute.value.of(&self.source)) == ("is_scheduled", "true")
         };
         self.module.header.iter().any(states)
+    }
+
+    /// What the header suggests as cap for what is pipelined or synchronous, in bytes: `suggested_combiner_threshold`.
+    #[must_use]
+    pub fn suggested_cap_bytes(&self) -> Option<u64> {
+        let is_frontend = |attribute: &&module::Attribute| attribute.key.of(&self.source) == "frontend_attributes";
+        let frontend = self.module.header.iter().find(is_frontend)?.value.of(&self.source);
+        attributes::entry(frontend, "suggested_combiner_threshold")?.parse().ok()
     }
 
     /// The graph of the module.
