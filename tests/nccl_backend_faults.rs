@@ -3,79 +3,33 @@
 
 mod collective;
 mod fakegpu;
+mod nccl_threads;
 
 use bucketeer::ir::{DType, GlobalRank, GroupRank, ReduceOp};
 use bucketeer::runtime::nccl::{NcclOptions, NcclRank};
-use bucketeer::runtime::store::{MemoryStore, Store};
+use bucketeer::runtime::store::MemoryStore;
 use bucketeer::runtime::{Announced, Backend, Call, CallOptions, CommError, Fate, Group, Op, Operands, Outline};
-use collective::ranks;
 use fakegpu::{Session, session};
-use serde_json::Value;
-use std::path::PathBuf;
-use std::sync::{Arc, Barrier};
-use std::time::{Duration, Instant};
+use nccl_threads::{Meet, flight_record, folder, options, reduce, words};
+use std::time::Duration;
 
-/// No test below may take longer; it ends sooner by far.
-const LIMIT: Duration = Duration::from_secs(60);
-
-fn options(timeout_ms: u64) -> NcclOptions {
-    NcclOptions {
-        timeout: Duration::from_millis(timeout_ms),
-        grace: Duration::from_millis(200),
-        poll: Duration::from_millis(2),
-        store_poll: Duration::from_millis(5),
-        ..NcclOptions::default()
-    }
-}
-
-/// Runs `body` as each of `size` ranks, with the group of all.
 fn run<T: Send>(
     session: &Session,
     size: u32,
     options: &NcclOptions,
     body: impl Fn(&NcclRank, &Group, &MemoryStore) -> T + Sync,
 ) -> Vec<T> {
-    let (nccl, driver, body) = (session.nccl(), session.driver(), &body);
-    let start = Instant::now();
-    let results = std::thread::scope(|scope| {
-        let threads: Vec<_> = MemoryStore::world(size)
-            .into_iter()
-            .map(|store| {
-                let (nccl, driver) = (&nccl, &driver);
-                scope.spawn(move || {
-                    let store = Arc::new(store);
-                    let context = driver.device(store.rank().0).unwrap().context().unwrap();
-                    let rank = NcclRank::new(nccl, &context, store.clone(), options.clone()).unwrap();
-                    let group = rank.new_group("world", &ranks(size as usize)).unwrap();
-                    body(&rank, &group, &store)
-                })
-            })
-            .collect();
-        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
-    });
-    assert!(start.elapsed() < LIMIT);
-    results
-}
-
-fn reduce(rank: &NcclRank, group: &Group, elements: u64) -> Result<(), CommError> {
-    let buffer = rank.arena(4 * elements).unwrap().buffer(0, 4 * elements).unwrap();
-    let data = Operands::in_place(buffer, DType::F32);
-    rank.all_reduce(group, data, ReduceOp::Sum.into(), &CallOptions::default())?.wait(None)
+    nccl_threads::run(session, size, options, |rank, group, store| body(&rank, group, store))
 }
 
 fn error(rank: &NcclRank, group: &Group, elements: u64) -> String {
-    // How long was waited differs from run to run.
-    let error = reduce(rank, group, elements).unwrap_err().to_string();
-    match (error.find("not done after "), error.find("; ")) {
-        (Some(from), Some(to)) => format!("{}late{}", &error[..from], &error[to..]),
-        _ => error,
-    }
+    words(&reduce(rank, group, elements).unwrap_err())
 }
 
 #[test]
 fn a_rank_that_does_not_launch_is_missing_in_every_rank_s_error() {
     let session = session();
-    let end = Barrier::new(3);
+    let end = Meet::new(3);
     let errors = run(&session, 3, &options(1000), |rank, group, _| {
         reduce(rank, group, 2).unwrap();
         let found = (rank.rank() != GlobalRank(1)).then(|| error(rank, group, 2));
@@ -94,7 +48,7 @@ fn a_rank_that_does_not_launch_is_missing_in_every_rank_s_error() {
 #[test]
 fn a_rank_that_never_joins_a_group_is_named() {
     let session = session();
-    let end = Barrier::new(3);
+    let end = Meet::new(3);
     let errors = run(&session, 3, &options(1000), |rank, group, _| {
         let found = (rank.rank() != GlobalRank(2)).then(|| error(rank, group, 1));
         end.wait();
@@ -130,7 +84,7 @@ fn a_rank_that_leaves_fails_what_waits_for_it_and_nothing_that_it_had_done() {
 #[test]
 fn a_rank_that_is_lost_is_named_and_the_others_go_on_without_it() {
     let session = session();
-    let end = Barrier::new(3);
+    let end = Meet::new(3);
     let sums = run(&session, 3, &options(20_000), |rank, group, store| {
         reduce(rank, group, 2).unwrap();
         if rank.rank() == GlobalRank(1) {
@@ -194,7 +148,7 @@ fn ranks_that_call_different_things_are_told_what() {
 #[test]
 fn a_message_that_nobody_receives_names_the_receiver() {
     let session = session();
-    let end = Barrier::new(3);
+    let end = Meet::new(3);
     let errors = run(&session, 3, &options(1000), |rank, group, _| {
         reduce(rank, group, 1).unwrap();
         let found = (rank.rank() == GlobalRank(0)).then(|| {
@@ -286,7 +240,7 @@ fn announced(rank: &NcclRank, group: &Group, elements: u64) -> Announced {
 #[test]
 fn another_order_of_launches_is_seen_before_the_first() {
     let session = session();
-    let end = Barrier::new(3);
+    let end = Meet::new(3);
     let errors = run(&session, 3, &options(20_000), |rank, world, _| {
         let pair = match rank.rank().0 {
             0 => None,
@@ -350,7 +304,7 @@ fn messages_are_announced_by_both_ends() {
         };
         Announced { group: world.clone(), calls: vec![Outline::of(&call)] }
     };
-    let end = Barrier::new(3);
+    let end = Meet::new(3);
     let errors = run(&session, 3, &options(20_000), |rank, world, _| {
         let mut launches = vec![announced(rank, world, 2)];
         if rank.rank().0 < 2 {
@@ -387,17 +341,11 @@ fn members_that_do_not_mean_the_same_group_are_told() {
     }
 }
 
-fn folder(name: &str) -> PathBuf {
-    let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{}", std::process::id()));
-    let _ = std::fs::remove_dir_all(&folder);
-    folder
-}
-
 #[test]
 fn the_flight_record_says_who_and_what_was_on_the_way() {
     let session = session();
     let folder = folder("flight");
-    let end = Barrier::new(2);
+    let end = Meet::new(2);
     let options = NcclOptions { flight_records: Some(folder.clone()), ..options(1000) };
     run(&session, 2, &options, |rank, group, _| {
         for elements in [1, 2, 3] {
@@ -411,15 +359,14 @@ fn the_flight_record_says_who_and_what_was_on_the_way() {
         assert!(reduce(rank, group, 7).is_err());
     });
     for rank in [0, 1] {
-        let text = std::fs::read_to_string(folder.join(format!("flight-rank{rank}.json"))).unwrap();
-        let record: Value = serde_json::from_str(&text).unwrap();
-        assert_eq!(record["culprits"], serde_json::json!([1]), "{text}");
+        let record = flight_record(&folder, rank).unwrap();
+        assert_eq!(record["culprits"], serde_json::json!([1]), "{record}");
         let why = record["why"].as_str().unwrap();
         assert!(why.ends_with("; rank 1 did not arrive, rank 0 did"), "{why}");
         let states: Vec<&str> =
             record["calls"].as_array().unwrap().iter().map(|c| c["state"].as_str().unwrap()).collect();
         let expected: &[&str] = if rank == 0 { &["done", "done", "done", "failed"] } else { &["done"; 3] };
-        assert_eq!(states, expected, "{text}");
+        assert_eq!(states, expected, "{record}");
     }
     std::fs::remove_dir_all(folder).unwrap();
 }

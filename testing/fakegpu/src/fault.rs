@@ -6,6 +6,7 @@
 //! - `skip`: the call does nothing and answers 0, as if its caller had left it out: an event wait, say;
 //! - `late:CODE`: the call is well, but what it enqueues fails with the code, which then stays for the context;
 //!   Of a call of NCCL: the communicator fails, and the other ranks hear of it;
+//! - `pending`: of a call of NCCL that enqueues: it never gets out of progress, as when it waits for another rank;
 //! - `hang`: what it enqueues never ends, or, for a call that waits, the wait does not, until `fakegpu_reset`.
 
 use std::cell::Cell;
@@ -16,6 +17,7 @@ pub enum Fault {
     Code(i32),
     Skip,
     Late(i32),
+    Pending,
     Hang,
 }
 
@@ -40,6 +42,7 @@ pub fn parse(text: &str) -> Option<Vec<Planned>> {
                 Some(("late", code)) => Fault::Late(code.parse().ok()?),
                 None if what == "hang" => Fault::Hang,
                 None if what == "skip" => Fault::Skip,
+                None if what == "pending" => Fault::Pending,
                 None => Fault::Code(what.parse().ok()?),
                 Some(_) => return None,
             };
@@ -91,7 +94,7 @@ mod tests {
     #[test]
     fn a_fault_strikes_the_call_that_it_is_for_once() {
         let mut planned =
-            parse("cuMemAlloc_v2:2=2; cuLaunchKernel:1=hang;cuEventRecord:1=late:719;cuStreamWaitEvent:1=skip")
+            parse("cuMemAlloc_v2:2=2; cuLaunchKernel:1=hang;cuEventRecord:1=late:719;cuStreamWaitEvent:1=skip;ncclSend:1=pending")
                 .unwrap();
         assert_eq!(strike(&mut planned, "cuMemAlloc_v2"), None);
         assert_eq!(strike(&mut planned, "cuMemAlloc_v2"), Some(Fault::Code(2)));
@@ -99,6 +102,7 @@ mod tests {
         assert_eq!(strike(&mut planned, "cuLaunchKernel"), Some(Fault::Hang));
         assert_eq!(strike(&mut planned, "cuEventRecord"), Some(Fault::Late(719)));
         assert_eq!(strike(&mut planned, "cuStreamWaitEvent"), Some(Fault::Skip));
+        assert_eq!(strike(&mut planned, "ncclSend"), Some(Fault::Pending));
         assert!(planned.is_empty());
     }
 

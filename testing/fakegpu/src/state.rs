@@ -134,7 +134,7 @@ pub fn call(name: &'static str, args: Value, body: impl FnOnce() -> Result<(), i
     let code = match fault {
         Some(Fault::Code(code)) => code,
         Some(Fault::Skip) => 0,
-        Some(Fault::Late(_) | Fault::Hang) | None => {
+        Some(Fault::Late(_) | Fault::Pending | Fault::Hang) | None => {
             fault::set_of_call(fault);
             let code = body().err().unwrap_or(0);
             fault::set_of_call(None);

@@ -160,7 +160,7 @@ impl Stream {
         match fault {
             Some(Fault::Hang) => hang(),
             Some(Fault::Late(code)) => state().lose(self.device, code),
-            Some(Fault::Code(_) | Fault::Skip) | None => {}
+            Some(Fault::Code(_) | Fault::Skip | Fault::Pending) | None => {}
         }
         if lost() && !work.is_order() {
             return;

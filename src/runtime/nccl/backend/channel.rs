@@ -8,7 +8,7 @@ use crate::ir::GlobalRank;
 use crate::runtime::call::{Call, Op};
 use crate::runtime::cuda::{CudaError, Stream};
 use crate::runtime::error::{CommError, Fate, Site};
-use crate::runtime::group::Group;
+use crate::runtime::group::{Group, numbers};
 use crate::runtime::nccl::{Comm, NcclError, NcclResult};
 use crate::runtime::outline::{Described, Outline};
 use crate::runtime::{BufferError, lock};
@@ -59,7 +59,37 @@ pub struct State {
     pub departed: Option<(GlobalRank, Fate)>,
     /// When it was seen to have left in order.
     pub departing: Option<Instant>,
+    /// A call of NCCL's that may wait for others, and has not come back.
+    pub entered: Option<Entered>,
+    /// It ended in order.
+    pub closed: bool,
     scratch: BTreeMap<usize, Vec<Scratch>>,
+}
+
+/// A call of NCCL's that a thread of this rank is in.
+pub struct Entered {
+    /// What is launched; none while the communicator is closed, which has a limit of its own.
+    pub place: Option<Place>,
+    pub since: Instant,
+    pub timeout: Duration,
+}
+
+impl State {
+    /// Whether something here would wait for a rank that is gone. To close does not need one that has done so.
+    pub fn waits_for_gone(&self, fate: Option<Fate>) -> bool {
+        let enters = |entered: &Entered| entered.place.is_some() || fate != Some(Fate::Left);
+        !self.flying.is_empty() || self.entered.as_ref().is_some_and(enters)
+    }
+
+    /// What takes too long, and how long.
+    pub fn late(&self, now: Instant) -> Option<(Place, Duration)> {
+        let flying = self.flying.iter().find_map(|ticket| ticket.late(now));
+        flying.or_else(|| {
+            let Entered { place: Some(place), since, timeout } = self.entered.as_ref()? else { return None };
+            let waited = now.saturating_duration_since(*since);
+            (waited >= *timeout).then(|| (place.clone(), waited))
+        })
+    }
 }
 
 /// Something is wrong, and it is not agreed on yet what.
@@ -159,6 +189,15 @@ impl Channel {
         Verdict::Failed { rank: self.own(), reason: reason.to_string(), elsewhere: false }
     }
 
+    /// Notes that a thread goes into NCCL, and may wait there.
+    pub fn enter(&self, place: Option<Place>, timeout: Duration) {
+        lock(&self.state).entered = Some(Entered { place, since: Instant::now(), timeout });
+    }
+
+    pub fn leave(&self) {
+        lock(&self.state).entered = None;
+    }
+
     /// That nothing is wrong so far.
     pub fn check_whole(&self, op: &'static str) -> Result<(), CommError> {
         let state = lock(&self.state);
@@ -225,13 +264,17 @@ impl Channel {
         let lanes = lanes.iter().map(|((sends, peer), count)| (*sends, *peer, *count)).collect();
         drop(state);
         let record = lock(&self.record);
-        let launch = |entry: &super::record::Entry| Launch {
-            seq: entry.seq,
-            pair: entry.pair,
-            calls: entry.calls.clone(),
-            of: entry.of,
-        };
-        Report { launched, lanes, error, recent: record.of_group(self.group.name()).map(launch).collect() }
+        let (mut recent, mut bytes) = (Vec::new(), 0);
+        for entry in record.of_group(self.group.name()).rev() {
+            let launch = Launch { seq: entry.seq, pair: entry.pair, calls: entry.calls.clone(), of: entry.of };
+            bytes += serde_json::to_vec(&launch).map_or(0, |text| text.len());
+            if bytes > MOST_REPORT_BYTES && !recent.is_empty() {
+                break;
+            }
+            recent.push(launch);
+        }
+        recent.reverse();
+        Report { launched, lanes, error, recent }
     }
 
     /// Ends what the device is done with.
@@ -284,15 +327,20 @@ impl Channel {
         self.raise(Cause::Failed { reason: text(error), elsewhere: false });
     }
 
-    /// Something is wrong. Of several the first counts, but a failure before what others ask.
+    /// Something is wrong. Of several the first counts, but what is wrong here before what others ask, and a failure before
+    /// all else.
     pub fn raise(&self, cause: Cause) {
         let mut state = lock(&self.state);
         if state.broken.is_some() {
             return;
         }
-        let fails = matches!(cause, Cause::Failed { .. });
+        let weight = |cause: &Cause| match cause {
+            Cause::Asked => 0,
+            Cause::Gone | Cause::Late { .. } => 1,
+            Cause::Failed { .. } => 2,
+        };
         match &mut state.trouble {
-            Some(trouble) if fails && !matches!(trouble.cause, Cause::Failed { .. }) => {
+            Some(trouble) if weight(&trouble.cause) < weight(&cause) => {
                 trouble.cause = cause;
                 trouble.told = false;
             }
@@ -317,8 +365,29 @@ impl Channel {
 
 const LEAST_SCRATCH_BYTES: usize = 256;
 
+/// About the most bytes of a report's launches, so that those of all members fit into the store.
+const MOST_REPORT_BYTES: usize = 32 << 10;
+
 /// Most scratches of one size that are kept for later calls.
 const MOST_SCRATCHES: usize = 32;
+
+/// Ranks in words, the same for the same ranks: of many a digest.
+pub fn told_members(members: &[GlobalRank]) -> String {
+    const MOST_TOLD: usize = 32;
+    let list = numbers(members);
+    match members {
+        [first, .., last] if members.len() > MOST_TOLD => {
+            let digest = fnv(list.as_bytes());
+            format!(
+                "{} ranks, the first {} and the last {}, with the digest {digest:016x}",
+                members.len(),
+                first.0,
+                last.0
+            )
+        }
+        _ => list,
+    }
+}
 
 /// A name as part of a key: with its length, so that no two give the same keys; long ones by a hash.
 fn key_of(name: &str) -> String {

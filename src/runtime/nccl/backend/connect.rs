@@ -1,12 +1,13 @@
 //! How a group's communicator comes to be: the members meet in the store, compare what they have, and share a name.
 
 use super::World;
-use super::channel::{Channel, text};
-use super::verdict::{Place, Verdict};
+use super::channel::{Cause, Channel, is_elsewhere, text, told_members};
+use super::ticket::backstop;
+use super::verdict::{CONNECT, Place, Verdict};
 use crate::ir::GlobalRank;
 use crate::runtime::error::{CommError, Fate};
 use crate::runtime::lock;
-use crate::runtime::nccl::{Comm, InitOptions, UniqueId};
+use crate::runtime::nccl::{Comm, InitOptions, NcclError, UniqueId};
 use crate::runtime::store::StoreError;
 use serde::{Deserialize, Serialize};
 use std::sync::PoisonError;
@@ -16,7 +17,12 @@ use std::time::{Duration, Instant};
 #[derive(Serialize, Deserialize)]
 struct Here {
     nccl: String,
-    members: Vec<u32>,
+    members: String,
+}
+
+/// Of what comes before all launches.
+fn place() -> Place {
+    Place { op: CONNECT.to_owned(), seq: 0, pair: None }
 }
 
 /// Longest pause between two looks at the store.
@@ -30,7 +36,7 @@ impl World {
         }
         // One thread of this rank at a time.
         let _turn = self.connecting.lock().unwrap_or_else(PoisonError::into_inner);
-        channel.check_whole("connect")?;
+        self.whole(channel, CONNECT)?;
         if let Some(comm) = &lock(&channel.state).comm {
             return Ok(comm.clone());
         }
@@ -44,7 +50,7 @@ impl World {
                 drop(state);
                 // Given up in the meantime.
                 let _ = comm.abort();
-                channel.check_whole("connect").map(|()| comm)
+                self.whole(channel, CONNECT).map(|()| comm)
             }
             Err(verdict) => {
                 let agreed = self.agree(channel, verdict);
@@ -63,8 +69,7 @@ impl World {
             let id = nccl.unique_id().map_err(|error| channel.own_failure(&text(&error)))?;
             store.set(&id_key, &id.to_bytes()).map_err(lost)?;
         }
-        let members: Vec<u32> = group.members().iter().map(|rank| rank.0).collect();
-        let here = Here { nccl: nccl.version().to_string(), members };
+        let here = Here { nccl: nccl.version().to_string(), members: told_members(group.members()) };
         let line = serde_json::to_vec(&here).unwrap_or_default();
         store.set(&channel.key_of_rank("here", channel.own()), &line).map_err(lost)?;
 
@@ -75,10 +80,45 @@ impl World {
         let id = id.first().and_then(|id| <[u8; 128]>::try_from(&id[..]).ok());
         let id = id.ok_or_else(|| channel.own_failure(&"the name of the communicator in the store is none"))?;
         let options = InitOptions { timeout: self.options.timeout, blocking: false };
-        let size = group.size() as u32;
-        nccl.comm(&self.context, group.rank().0, size, &UniqueId::from_bytes(id), &options).map_err(|error| {
-            let elsewhere = super::channel::is_elsewhere(&error);
-            Verdict::Failed { rank: channel.own(), reason: text(&error), elsewhere }
+        let rank = (group.rank().0, group.size() as u32);
+        // The watchdog sees who is gone, and how long it takes; it gives the group up, and that ends the wait in NCCL.
+        channel.enter(Some(place()), self.options.timeout);
+        let whole = || lock(&channel.state).broken.is_none();
+        let made = nccl.comm_while(&self.context, rank, &UniqueId::from_bytes(id), &options, &whole);
+        let made = made.map_err(|error| self.cause_of(channel, &error, place()));
+        channel.leave();
+        made
+    }
+
+    /// The verdict on an error of NCCL's. Where that may be another rank's fault, the watchdog finds out whose.
+    pub(super) fn cause_of(&self, channel: &Channel, error: &NcclError, place: Place) -> Verdict {
+        let reason = text(error);
+        match error {
+            NcclError::Closed { .. } => {}
+            NcclError::Timeout { timeout, .. } => channel.raise(Cause::Late { place, waited: *timeout }),
+            _ if is_elsewhere(error) => channel.raise(Cause::Failed { reason: reason.clone(), elsewhere: true }),
+            _ => return channel.own_failure(&reason),
+        }
+        let (start, limit) = (Instant::now(), backstop(self.options.grace));
+        while start.elapsed() < limit {
+            if let Some(verdict) = lock(&channel.state).broken.clone() {
+                return verdict;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        Verdict::Failed { rank: channel.own(), reason, elsewhere: true }
+    }
+
+    /// That nothing is wrong with a group so far. What is, is in the flight record then.
+    pub(super) fn whole(&self, channel: &Channel, op: &'static str) -> Result<(), CommError> {
+        channel.check_whole(op).inspect_err(|_| {
+            let state = lock(&channel.state);
+            let departed = state.departed.map(|(rank, fate)| Verdict::Remote { rank, fate, after: None });
+            let verdict = state.broken.clone().or(departed);
+            drop(state);
+            if let Some(verdict) = verdict {
+                self.dump(channel, &verdict, Vec::new());
+            }
         })
     }
 
@@ -119,8 +159,7 @@ impl World {
             if waited >= self.options.timeout {
                 let arrived = channel.members().into_iter().filter(|rank| !missing.contains(rank)).collect();
                 let waited_ms = u64::try_from(waited.as_millis()).unwrap_or(u64::MAX);
-                let place = Place { op: "connect".to_owned(), seq: 0, pair: None };
-                return Err(Verdict::Timeout { place, waited_ms, arrived, missing });
+                return Err(Verdict::Timeout { place: place(), waited_ms, arrived, missing });
             }
             std::thread::sleep(pause);
             pause = (pause * 2).min(MOST_PAUSE);
@@ -129,21 +168,22 @@ impl World {
 
     /// That all members mean the same.
     fn compare(&self, channel: &Channel, own: &Here, theirs: &[Vec<u8>]) -> Result<(), Verdict> {
-        for (rank, text) in channel.group.members().iter().zip(theirs) {
+        for (at, (rank, text)) in channel.group.members().iter().zip(theirs).enumerate() {
             let found: Option<Here> = serde_json::from_slice(text).ok();
             let found = found.ok_or_else(|| channel.own_failure(&"what a member says in the store is not known"))?;
-            let list = |here: &Here| format!("{:?}", here.members);
             let differs = if found.members != own.members {
-                Some(("members", (list(own), list(&found))))
+                Some(("members", (own.members.clone(), found.members)))
             } else if found.nccl != own.nccl {
                 Some(("NCCL version", (own.nccl.clone(), found.nccl)))
             } else {
                 None
             };
             if let Some((what, values)) = differs {
-                let place = Place { op: "connect".to_owned(), seq: 0, pair: None };
-                let between = vec![channel.own(), *rank];
-                return Err(Verdict::Mismatch { place, what: what.to_owned(), between, values });
+                let (between, values) = match at < channel.group.place() {
+                    true => (vec![*rank, channel.own()], (values.1, values.0)),
+                    false => (vec![channel.own(), *rank], values),
+                };
+                return Err(Verdict::Mismatch { place: place(), what: what.to_owned(), between, values });
             }
         }
         Ok(())

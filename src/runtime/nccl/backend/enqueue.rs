@@ -3,7 +3,7 @@
 //! Buffers of the device go to NCCL as they are. Those of the host go by way of page-locked memory and memory of the
 //! device, in the stream's order: nothing waits on the host.
 
-use super::channel::{Channel, Prepared, text};
+use super::channel::{Channel, Prepared};
 use super::ticket::{Held, Return, Scratch};
 use crate::ir::{DType, ReduceOp};
 use crate::runtime::buffer::{Access, Buffer, BufferError, Holder};
@@ -95,31 +95,11 @@ pub struct Enqueued {
     pub returns: Vec<Return>,
 }
 
-/// Why calls could not be enqueued. Some of them may have been.
-pub struct Refused {
-    pub reason: String,
-    pub elsewhere: bool,
-    pub closed: bool,
-}
-
-impl From<CudaError> for Refused {
-    fn from(error: CudaError) -> Self {
-        Self { reason: text(&error), elsewhere: false, closed: false }
-    }
-}
-
-impl From<NcclError> for Refused {
-    fn from(error: NcclError) -> Self {
-        Self {
-            reason: text(&error),
-            elsewhere: super::channel::is_elsewhere(&error),
-            closed: matches!(error, NcclError::Closed { .. }),
-        }
-    }
-}
-
 /// Enqueues calls; several are launched as one.
-pub fn enqueue(channel: &Channel, comm: &Comm, calls: Vec<Prepared>) -> Result<Enqueued, Refused> {
+///
+/// # Errors
+/// Some of them may have been enqueued.
+pub fn enqueue(channel: &Channel, comm: &Comm, calls: Vec<Prepared>) -> Result<Enqueued, NcclError> {
     let mut made = Enqueued::default();
     let mut placed = Vec::with_capacity(calls.len());
     for Prepared { call, held } in calls {
@@ -145,7 +125,7 @@ pub fn enqueue(channel: &Channel, comm: &Comm, calls: Vec<Prepared>) -> Result<E
 
 impl Enqueued {
     /// Brings a call's buffers to the device.
-    fn place(&mut self, channel: &Channel, call: &Call, of_host: HeldOfHost) -> Result<OnDevice, Refused> {
+    fn place(&mut self, channel: &Channel, call: &Call, of_host: HeldOfHost) -> Result<OnDevice, NcclError> {
         let first_held = self.held.len();
         let HeldOfHost { held, input, output } = of_host;
         let in_place = matches!((&input, &output), (Some((a, _)), Some((b, _))) if a == b);

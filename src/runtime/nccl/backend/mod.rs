@@ -25,7 +25,7 @@ mod ticket;
 mod verdict;
 mod watch;
 
-use super::{Comm, Nccl};
+use super::{Comm, Nccl, NcclError};
 use crate::ir::GlobalRank;
 use crate::runtime::backend::{Announced, Backend};
 use crate::runtime::call::Call;
@@ -42,7 +42,7 @@ use std::fmt;
 use std::path::PathBuf;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
-use std::thread;
+use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 use ticket::{Flight, Ticket};
 use verdict::{Verdict, error_at};
@@ -99,6 +99,7 @@ struct World {
 /// [`close`](Self::close) ends it together with the others. One that is dropped leaves: others' calls that wait for it fail.
 pub struct NcclRank {
     world: Arc<World>,
+    watchdog: Option<JoinHandle<()>>,
 }
 
 /// Longest wait for the watchdog's end. It may be in a call of the driver's.
@@ -124,13 +125,13 @@ impl NcclRank {
         });
         let watched = world.clone();
         let started = thread::Builder::new().name(format!("watchdog of rank {}", rank.0));
-        started.spawn(move || watch::watch(&watched)).map_err(|error| CommError::Failed {
+        let watchdog = started.spawn(move || watch::watch(&watched)).map_err(|error| CommError::Failed {
             site: Site { group: "world".into(), op: "world", seq: None },
             rank,
             reason: format!("the system gives no thread: {error}").into(),
             elsewhere: false,
         })?;
-        Ok(Self { world })
+        Ok(Self { world, watchdog: Some(watchdog) })
     }
 
     /// The device's context.
@@ -166,17 +167,24 @@ impl NcclRank {
         for ticket in flying {
             Work::new(ticket).wait(None)?;
         }
-        let Some(comm) = lock(&channel.state).comm.clone() else { return Ok(()) };
-        match comm.close() {
+        let comm = lock(&channel.state).comm.clone();
+        let Some(comm) = comm else {
+            lock(&channel.state).closed = true;
+            return Ok(());
+        };
+        channel.enter(None, Duration::MAX);
+        let closed = comm.close();
+        match closed {
             Ok(()) => {
-                lock(&channel.state).comm = None;
+                let mut state = lock(&channel.state);
+                (state.comm, state.entered, state.closed) = (None, None, true);
                 Ok(())
             }
             Err(error) => {
-                // The watchdog may have a better reason.
-                channel.check_whole("close")?;
-                let verdict = channel.own_failure(&channel::text(&error));
-                Err(verdict.describe(&channel.name()))
+                let place = verdict::Place { op: "close".to_owned(), seq: 0, pair: None };
+                let verdict = self.world.cause_of(channel, &error, place);
+                channel.leave();
+                Err(self.give_up(channel, verdict).describe(&channel.name()))
             }
         }
     }
@@ -211,13 +219,14 @@ impl NcclRank {
             ticket.end(Ok(()));
             return Ok(());
         };
-        let comm = channel.check_whole(first).and_then(|()| self.world.connected(channel));
+        let comm = self.world.whole(channel, first).and_then(|()| self.world.connected(channel));
         let comm = comm.inspect_err(|error| ticket.end(Err(error.clone())))?;
         let only: Vec<Call> = calls.iter().map(|prepared| prepared.call.clone()).collect();
         let places = channel.number(&only);
         let entries = channel.record(&places);
         let places: Vec<verdict::Place> = places.into_iter().map(|(place, _)| place).collect();
         let timeout = options.timeout.unwrap_or(self.world.options.timeout);
+        channel.enter(places.first().cloned(), timeout);
         match self.fly(channel, &comm, calls) {
             Ok((enqueued, event)) => {
                 ticket.fly(Flight {
@@ -231,6 +240,7 @@ impl NcclRank {
                     returns: enqueued.returns,
                 });
                 let mut state = lock(&channel.state);
+                state.entered = None;
                 if let Some(verdict) = state.broken.clone() {
                     drop(state);
                     ticket.fail(&verdict);
@@ -239,16 +249,11 @@ impl NcclRank {
                 }
                 Ok(())
             }
-            Err(refused) => {
+            Err(error) => {
                 channel.recorded(&entries, false);
-                let own = Verdict::Failed { rank: self.rank(), reason: refused.reason, elsewhere: refused.elsewhere };
-                // Closed by the watchdog, for a reason that says more.
-                let agreed = match lock(&channel.state).broken.clone() {
-                    Some(verdict) if refused.closed => verdict,
-                    _ => own,
-                };
-                let agreed = self.world.agree(channel, agreed);
-                self.world.settle(channel, &agreed);
+                let verdict = self.world.cause_of(channel, &error, places[0].clone());
+                channel.leave();
+                let agreed = self.give_up(channel, verdict);
                 let error = error_at(&agreed, &channel.name(), &places[0]);
                 ticket.end(Err(error.clone()));
                 Err(error)
@@ -261,7 +266,7 @@ impl NcclRank {
         channel: &Channel,
         comm: &Comm,
         calls: Vec<Prepared>,
-    ) -> Result<(enqueue::Enqueued, crate::runtime::cuda::Event), enqueue::Refused> {
+    ) -> Result<(enqueue::Enqueued, crate::runtime::cuda::Event), NcclError> {
         let enqueued = enqueue::enqueue(channel, comm, calls)?;
         let event = self.world.context.event()?;
         channel.stream.record(&event)?;
@@ -303,9 +308,11 @@ impl NcclRank {
         self.give_up(channel, verdict);
     }
 
-    fn give_up(&self, channel: &Channel, verdict: Verdict) {
+    /// Returns what all agree on.
+    fn give_up(&self, channel: &Channel, verdict: Verdict) -> Verdict {
         let agreed = self.world.agree(channel, verdict);
         self.world.settle(channel, &agreed);
+        agreed
     }
 }
 
@@ -395,8 +402,13 @@ impl Drop for NcclRank {
         let (rank, fate) = (self.rank(), if thread::panicking() { Fate::Panicked } else { Fate::Left });
         for channel in lock(&self.world.channels).iter() {
             channel.reap();
+            // What it holds would hold the channel for good.
+            if let Some(Block { ticket, .. }) = lock(&channel.launching).take() {
+                let site = channel.site("end_coalescing");
+                ticket.end(Err(CommError::Remote { site, rank, fate }));
+            }
             let state = lock(&channel.state);
-            let is_over = state.broken.is_some() || state.comm.is_none() && state.flying.is_empty();
+            let is_over = state.broken.is_some() || state.closed;
             drop(state);
             if !is_over {
                 self.give_up(channel, Verdict::Remote { rank, fate, after: Some(channel.done()) });
@@ -405,7 +417,13 @@ impl Drop for NcclRank {
         let mut bell = lock(&self.world.bell.0);
         bell.stop = true;
         self.world.bell.1.notify_all();
-        let stopped = self.world.bell.1.wait_timeout_while(bell, STOP_LIMIT, |bell| !bell.stopped);
-        drop(stopped.unwrap_or_else(PoisonError::into_inner));
+        let waited = self.world.bell.1.wait_timeout_while(bell, STOP_LIMIT, |bell| !bell.stopped);
+        let (bell, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        let stopped = bell.stopped;
+        drop(bell);
+        // So that the store's handle goes with this one, and says how.
+        if let (true, Some(watchdog)) = (stopped, self.watchdog.take()) {
+            let _ = watchdog.join();
+        }
     }
 }

@@ -5,7 +5,7 @@ use crate::ir::GlobalRank;
 use crate::runtime::outline::Outline;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
@@ -15,6 +15,9 @@ pub const MOST_ENTRIES: usize = 256;
 
 /// Most calls of one coalescing block that are kept.
 const MOST_CALLS: usize = 64;
+
+/// Most failures that are kept.
+const MOST_FAILURES: usize = 16;
 
 /// How far a call is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -49,11 +52,15 @@ pub struct FlightRecord {
     /// The number of the oldest entry.
     first: u64,
     entries: VecDeque<Entry>,
+    failures: Vec<serde_json::Value>,
+    /// The groups that they are of.
+    failed: HashSet<Arc<str>>,
 }
 
 impl FlightRecord {
     pub fn new(rank: GlobalRank) -> Self {
-        Self { rank, start: Instant::now(), first: 0, entries: VecDeque::with_capacity(MOST_ENTRIES) }
+        let entries = VecDeque::with_capacity(MOST_ENTRIES);
+        Self { rank, start: Instant::now(), first: 0, entries, failures: Vec::new(), failed: HashSet::new() }
     }
 
     fn now_us(&self) -> u64 {
@@ -94,8 +101,29 @@ impl FlightRecord {
         self.entries.iter().filter(move |entry| &*entry.group == group)
     }
 
-    /// What is known of a failure, as JSON.
-    fn json(&self, group: &str, verdict: &Verdict, reports: &serde_json::Value) -> String {
+    /// Notes the failure of a group: of many the first, which the others may follow from, and the last. Returns whether it was
+    /// not noted before.
+    pub fn fail(&mut self, group: Arc<str>, verdict: &Verdict, reports: &serde_json::Value) -> bool {
+        if self.failed.contains(&group) {
+            return false;
+        }
+        let culprits: Vec<u32> = verdict.culprits().iter().map(|rank| rank.0).collect();
+        if self.failures.len() == MOST_FAILURES {
+            self.failures.remove(1);
+        }
+        self.failures.push(json!({
+            "failed_group": &*group,
+            "why": verdict.describe(&group).to_string(),
+            "culprits": culprits,
+            "verdict": verdict,
+            "reports": reports,
+            "failed_us": self.now_us(),
+        }));
+        self.failed.insert(group)
+    }
+
+    /// What is known of the failures, as JSON: the first of them, and those that came later.
+    fn json(&self) -> String {
         let entry = |entry: &Entry| {
             json!({
                 "group": &*entry.group,
@@ -108,18 +136,12 @@ impl FlightRecord {
                 "state": entry.progress,
             })
         };
-        let culprits: Vec<u32> = verdict.culprits().iter().map(|rank| rank.0).collect();
-        let record = json!({
-            "format": "bucketeer flight record 1",
-            "rank": self.rank.0,
-            "failed_group": group,
-            "why": verdict.describe(group).to_string(),
-            "culprits": culprits,
-            "verdict": verdict,
-            "reports": reports,
-            "now_us": self.now_us(),
-            "calls": self.entries.iter().map(entry).collect::<Vec<_>>(),
-        });
+        let mut record = self.failures.first().cloned().unwrap_or_else(|| json!({}));
+        record["format"] = json!("bucketeer flight record 1");
+        record["rank"] = json!(self.rank.0);
+        record["later_failures"] = self.failures.iter().skip(1).cloned().collect();
+        record["now_us"] = json!(self.now_us());
+        record["calls"] = self.entries.iter().map(entry).collect();
         // A value of strings and numbers alone.
         serde_json::to_string_pretty(&record).unwrap_or_default() + "\n"
     }
@@ -128,17 +150,11 @@ impl FlightRecord {
     ///
     /// # Errors
     /// When the file cannot be written.
-    pub fn write(
-        &self,
-        folder: &Path,
-        group: &str,
-        verdict: &Verdict,
-        reports: &serde_json::Value,
-    ) -> std::io::Result<PathBuf> {
+    pub fn write(&self, folder: &Path) -> std::io::Result<PathBuf> {
         std::fs::create_dir_all(folder)?;
         let path = folder.join(format!("flight-rank{}.json", self.rank.0));
         let beside = folder.join(format!(".flight-rank{}.json.{}", self.rank.0, std::process::id()));
-        std::fs::write(&beside, self.json(group, verdict, reports))?;
+        std::fs::write(&beside, self.json())?;
         std::fs::rename(&beside, &path)?;
         Ok(path)
     }
@@ -176,11 +192,25 @@ mod tests {
         ));
         record.launched("g".into(), 7, Some((1, 0)), &[call]);
         let verdict = Verdict::Remote { rank: GlobalRank(0), fate: crate::runtime::Fate::Lost, after: None };
-        let text = record.json("g", &verdict, &json!([]));
-        let value: serde_json::Value = serde_json::from_str(&text).unwrap();
+        assert!(record.fail("g".into(), &verdict, &json!({})));
+        assert!(!record.fail("g".into(), &Verdict::Aborted { by: GlobalRank(1) }, &json!({})), "it has failed");
+        let value: serde_json::Value = serde_json::from_str(&record.json()).unwrap();
         assert_eq!(value["culprits"], json!([0]));
         assert_eq!(value["why"], "group g, watchdog: rank 0 went without a word");
         assert_eq!(value["calls"][0]["calls"][0]["op"], "send");
         assert_eq!(value["calls"][0]["state"], "launched");
+        assert_eq!(value["later_failures"], json!([]));
+    }
+
+    #[test]
+    fn the_first_failure_stays_at_the_top_and_the_last_are_kept() {
+        let mut record = FlightRecord::new(GlobalRank(1));
+        for by in 0..40 {
+            record.fail(format!("g{by}").into(), &Verdict::Aborted { by: GlobalRank(by) }, &json!({}));
+        }
+        let value: serde_json::Value = serde_json::from_str(&record.json()).unwrap();
+        assert_eq!((&value["failed_group"], &value["culprits"]), (&json!("g0"), &json!([0])));
+        let later = value["later_failures"].as_array().unwrap();
+        assert_eq!((later.len(), &later[14]["failed_group"]), (MOST_FAILURES - 1, &json!("g39")));
     }
 }

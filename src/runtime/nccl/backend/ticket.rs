@@ -77,6 +77,11 @@ pub struct Ticket {
 /// would be if the watchdog were not held up itself.
 const BACKSTOP: Duration = Duration::from_secs(10);
 
+/// How long after something went wrong there is a verdict at the latest, unless the watchdog is held up itself.
+pub fn backstop(grace: Duration) -> Duration {
+    grace.saturating_mul(5).saturating_add(BACKSTOP)
+}
+
 impl Ticket {
     pub fn new(channel: &Arc<Channel>) -> Arc<Self> {
         let (phase, changed) = (Mutex::new(Phase::Open), Condvar::new());
@@ -142,6 +147,13 @@ impl Ticket {
         }));
     }
 
+    /// Notes in the flight record that it is about to [fail](Self::fail).
+    pub fn note_failure(&self) {
+        if let Phase::Flying(flight) = &*lock(&self.phase) {
+            self.channel.recorded(&flight.entries, false);
+        }
+    }
+
     fn finish(&self, result: impl FnOnce(&Channel, &mut Flight) -> Result<(), CommError>) -> Vec<Scratch> {
         let mut phase = lock(&self.phase);
         let Phase::Flying(flight) = &mut *phase else { return Vec::new() };
@@ -157,7 +169,8 @@ impl Ticket {
     /// What is left to say when even the watchdog is held up.
     fn given_up(&self, waited: Duration) -> CommError {
         let reason = format!("it is not done after {waited:?}, and what the watchdog asks for takes as long");
-        let verdict = self.channel.own_failure(&reason);
+        // Held up by the store or the driver: it may be anyone's fault.
+        let verdict = Verdict::Failed { rank: self.channel.own(), reason, elsewhere: true };
         match self.places().first() {
             Some(place) => error_at(&verdict, &self.channel.name(), place),
             None => verdict.describe(&self.channel.name()),
@@ -197,7 +210,7 @@ impl Completion for Ticket {
                     self.channel.raise(Cause::Late { place, waited });
                     continue;
                 }
-                if waited >= limit.saturating_add(self.channel.grace() * 5 + BACKSTOP) {
+                if waited >= limit.saturating_add(backstop(self.channel.grace())) {
                     drop(phase);
                     return Err(self.given_up(waited));
                 }

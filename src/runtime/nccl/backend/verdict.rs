@@ -108,6 +108,9 @@ mod fate {
     }
 }
 
+/// What takes place before all launches.
+pub const CONNECT: &str = "connect";
+
 /// The word for an op, or for what is no op.
 fn known_op(name: &str) -> &'static str {
     const KNOWN: [&str; 12] = [
@@ -121,7 +124,7 @@ fn known_op(name: &str) -> &'static str {
         "recv",
         "barrier",
         "coalesced",
-        "connect",
+        CONNECT,
         "announce",
     ];
     KNOWN.into_iter().find(|known| *known == name).unwrap_or("call")
@@ -159,7 +162,7 @@ impl Verdict {
     pub fn describe(&self, group: &str) -> CommError {
         let (op, seq) = self.place().map_or(("watchdog", None), |place| (known_op(&place.op), Some(place.seq)));
         // What cannot connect has no number.
-        let site = Site { group: group.into(), op, seq: seq.filter(|_| op != "connect") };
+        let site = Site { group: group.into(), op, seq: seq.filter(|_| op != CONNECT) };
         match self.clone() {
             Self::Timeout { waited_ms, arrived, missing, .. } => {
                 CommError::Timeout { site, waited: Duration::from_millis(waited_ms), arrived, missing }
@@ -274,7 +277,9 @@ pub fn decide(view: &View<'_>) -> Verdict {
     match &view.late {
         Some((place, waited)) => {
             let takes_part = |at: usize| place.pair.is_none_or(|(from, to)| [from, to].contains(&(at as u32)));
-            let launched = |at: usize| view.reports[at].as_ref().is_some_and(|it| it.has_launched(at as u32, place));
+            // While ranks connect, whoever answers is there.
+            let has = |at: usize, it: &Report| place.op == CONNECT || it.has_launched(at as u32, place);
+            let launched = |at: usize| view.reports[at].as_ref().is_some_and(|it| has(at, it));
             let ranks = |has: bool| {
                 let places = (0..view.members.len()).filter(|at| takes_part(*at) && launched(*at) == has);
                 places.map(|at| view.members[at]).collect()

@@ -1,12 +1,13 @@
 //! The watchdog: ends what is over, sees what is wrong, finds out whose fault it is, and gives the group up.
 
 use super::World;
-use super::channel::{Cause, Channel, State, Trouble, is_elsewhere, text};
+use super::channel::{Cause, Channel, is_elsewhere, text};
 use super::verdict::{Place, Report, Verdict, View, decide};
 use crate::ir::GlobalRank;
 use crate::runtime::error::Fate;
 use crate::runtime::lock;
 use crate::runtime::nccl::NcclError;
+use crate::runtime::store::{MAX_REPLY_BYTES, MAX_VALUE_BYTES};
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -54,21 +55,21 @@ impl Channel {
     /// Whether work on the device has ended, failed, or takes too long.
     fn look(&self) {
         self.reap();
-        let (comm, flying) = {
-            let State { comm, flying, .. } = &*lock(&self.state);
-            (comm.clone(), flying.clone())
+        let comm = {
+            let state = lock(&self.state);
+            if state.flying.is_empty() && state.entered.is_none() {
+                return;
+            }
+            state.comm.clone()
         };
-        if flying.is_empty() {
-            return;
-        }
         match comm.map(|comm| comm.check()) {
             Some(Err(NcclError::Closed { .. }) | Ok(())) | None => {}
             Some(Err(error)) => {
                 return self.raise(Cause::Failed { reason: text(&error), elsewhere: is_elsewhere(&error) });
             }
         }
-        let now = Instant::now();
-        if let Some((place, waited)) = flying.iter().find_map(|ticket| ticket.late(now)) {
+        let late = lock(&self.state).late(Instant::now());
+        if let Some((place, waited)) = late {
             self.raise(Cause::Late { place, waited });
         }
     }
@@ -85,7 +86,7 @@ impl World {
         let values = match self.store.get(&keys) {
             Ok(values) => values,
             Err(error) => {
-                for channel in channels.iter().filter(|channel| !lock(&channel.state).flying.is_empty()) {
+                for channel in channels.iter().filter(|channel| lock(&channel.state).waits_for_gone(None)) {
                     let verdict = self.store_failure(channel, &error);
                     self.settle(channel, &verdict);
                 }
@@ -102,9 +103,9 @@ impl World {
             } else if let Some(&(rank, fate)) = gone.iter().find(|(rank, _)| channel.group.members().contains(rank)) {
                 let mut state = lock(&channel.state);
                 state.departed.get_or_insert((rank, fate));
-                let in_flight = !state.flying.is_empty();
+                let waits = state.waits_for_gone(Some(fate));
                 drop(state);
-                if in_flight {
+                if waits {
                     channel.raise(Cause::Gone);
                 }
             }
@@ -142,9 +143,13 @@ impl World {
             Some(trouble) => (0..trouble.reports.len()).filter(|at| trouble.reports[*at].is_none()).collect(),
             None => return,
         };
-        let keys: Vec<String> =
-            open.iter().map(|at| channel.key_of_rank("report", channel.group.members()[*at])).collect();
-        let Ok(values) = self.store.get(&keys) else { return };
+        let mut values = Vec::with_capacity(open.len());
+        for some in open.chunks(MAX_REPLY_BYTES / MAX_VALUE_BYTES) {
+            let members = channel.group.members();
+            let keys: Vec<String> = some.iter().map(|at| channel.key_of_rank("report", members[*at])).collect();
+            let Ok(found) = self.store.get(&keys) else { break };
+            values.extend(found);
+        }
         if let Some(trouble) = &mut lock(&channel.state).trouble {
             for (at, value) in open.into_iter().zip(values) {
                 trouble.reports[at] = value.and_then(|text| serde_json::from_slice(&text).ok());
@@ -155,7 +160,7 @@ impl World {
     /// The verdict, when all have answered or had time to.
     fn decided(&self, channel: &Channel, since: Duration, gone: &[(GlobalRank, Fate)]) -> Option<Verdict> {
         let mut state = lock(&channel.state);
-        let idle = state.flying.is_empty();
+        let idle = !state.waits_for_gone(state.departed.map(|(_, fate)| fate));
         let trouble = state.trouble.as_mut()?;
         let grace = self.options.grace;
         let is_gone = |rank: &GlobalRank| gone.iter().any(|(other, _)| other == rank);
@@ -173,7 +178,7 @@ impl World {
                 return None;
             }
             // Whoever asked decides, unless it goes, too.
-            Cause::Asked if since < grace * 4 => return None,
+            Cause::Asked if since < grace.saturating_mul(4) => return None,
             Cause::Late { .. } | Cause::Failed { .. } if !heard && since < grace => return None,
             // What the library says may be the end of a rank whom the store does not miss yet.
             Cause::Failed { elsewhere: true, .. } if since < grace && !members.iter().any(is_gone) => {
@@ -196,7 +201,7 @@ impl World {
     /// Gives the group up for a verdict: all that is on its way fails, but what a rank that left in order had done with.
     pub(super) fn settle(&self, channel: &Channel, verdict: &Verdict) {
         let own = channel.own();
-        let (failing, comm, reports) = {
+        let (failing, fails, reports) = {
             let mut state = lock(&channel.state);
             if state.broken.is_some() {
                 return;
@@ -213,20 +218,34 @@ impl World {
                     return;
                 }
             }
+            let fails = !state.flying.is_empty() || state.entered.is_some();
+            let reports = state.trouble.as_ref().map(|trouble| trouble.reports.clone());
+            (state.flying.clone(), fails, reports)
+        };
+        // Before anyone hears of it: whoever does may end the process. Nothing fails when a rank leaves that nobody waits for.
+        if fails || !matches!(verdict, Verdict::Remote { fate: Fate::Left, .. }) {
+            failing.iter().for_each(|ticket| ticket.note_failure());
+            self.dump(channel, verdict, reports.unwrap_or_default());
+        }
+        let (failing, comm) = {
+            let mut state = lock(&channel.state);
+            if state.broken.is_some() {
+                return;
+            }
             state.broken = Some(verdict.clone());
-            let reports = state.trouble.take().map(|Trouble { reports, .. }| reports);
-            (std::mem::take(&mut state.flying), state.comm.take(), reports)
+            state.trouble = None;
+            (std::mem::take(&mut state.flying), state.comm.take())
         };
         // Released before anything that may take time.
         failing.iter().for_each(|ticket| ticket.fail(verdict));
-        self.dump(channel, verdict, reports.unwrap_or_default());
         if let Some(comm) = comm {
             // Gone whether or not NCCL is content.
             let _ = comm.abort();
         }
     }
 
-    fn dump(&self, channel: &Channel, verdict: &Verdict, reports: Vec<Option<Report>>) {
+    /// Writes the flight record for a failure of a group, once.
+    pub(super) fn dump(&self, channel: &Channel, verdict: &Verdict, reports: Vec<Option<Report>>) {
         let Some(folder) = &self.options.flight_records else { return };
         if matches!(verdict, Verdict::Remote { rank, fate: Fate::Left, .. } if *rank == channel.own()) {
             return;
@@ -239,6 +258,9 @@ impl World {
             .filter_map(|(rank, report)| Some((rank.0.to_string(), serde_json::to_value(report?).ok()?)))
             .collect();
         // The error itself reaches the caller either way.
-        let _ = lock(&self.record).write(folder, channel.group.name(), verdict, &named.into());
+        let mut record = lock(&self.record);
+        if record.fail(channel.name(), verdict, &named.into()) {
+            let _ = record.write(folder);
+        }
     }
 }

@@ -39,7 +39,19 @@ impl Nccl {
         id: &UniqueId,
         options: &InitOptions,
     ) -> Result<Comm, NcclError> {
-        let mut comms = self.comms(&[(context.clone(), rank)], size, id, options)?;
+        self.comm_while(context, (rank, size), id, options, &|| true)
+    }
+
+    /// As [`comm`](Self::comm), for as long as `goes_on` says so; then it is [`NcclError::Closed`].
+    pub(in crate::runtime::nccl) fn comm_while(
+        &self,
+        context: &Context,
+        (rank, size): (u32, u32),
+        id: &UniqueId,
+        options: &InitOptions,
+        goes_on: &dyn Fn() -> bool,
+    ) -> Result<Comm, NcclError> {
+        let mut comms = self.comms_while(&[(context.clone(), rank)], size, id, options, goes_on)?;
         comms.pop().ok_or_else(|| NcclError::invalid("Nccl::comm", "no communicator was made"))
     }
 
@@ -54,6 +66,17 @@ impl Nccl {
         id: &UniqueId,
         options: &InitOptions,
     ) -> Result<Vec<Comm>, NcclError> {
+        self.comms_while(ranks, size, id, options, &|| true)
+    }
+
+    fn comms_while(
+        &self,
+        ranks: &[(Context, u32)],
+        size: u32,
+        id: &UniqueId,
+        options: &InitOptions,
+        goes_on: &dyn Fn() -> bool,
+    ) -> Result<Vec<Comm>, NcclError> {
         const CALL: &str = "ncclCommInitRank";
         check_ranks(ranks, size)?;
         Group::expect_none(CALL)?;
@@ -63,7 +86,7 @@ impl Nccl {
         let ready = started.and_then(|()| {
             starts.iter().try_for_each(|start| match blocking {
                 true => Ok(()),
-                false => start.wait(&self.0, options.timeout, CALL),
+                false => start.wait(&self.0, options.timeout, CALL, goes_on),
             })
         });
         let comms = starts.into_iter().map(|start| start.finish(self, options.timeout, CALL, ready.is_ok()));
@@ -126,10 +149,19 @@ struct Start {
 
 impl Start {
     /// Waits until it is made.
-    fn wait(&self, api: &result::Api, timeout: Duration, call: &'static str) -> Result<(), NcclError> {
+    fn wait(
+        &self,
+        api: &result::Api,
+        timeout: Duration,
+        call: &'static str,
+        goes_on: &dyn Fn() -> bool,
+    ) -> Result<(), NcclError> {
         self.context.make_current()?;
         let rank = (self.rank, self.size);
         comm::wait_for(rank, timeout, call, &mut || {
+            if !goes_on() {
+                return Err(NcclError::Closed { call, rank: self.rank, size: self.size });
+            }
             let Some(raw) = self.slot.written() else { return Ok(None) };
             // SAFETY: the handle is of a communicator that nobody has destroyed.
             let progress = unsafe { api.progress(NcclComm(raw), rank, call) }?;
@@ -209,7 +241,7 @@ impl Comm {
         // The parent is at it, too, unless what it does was aborted, and the child tells alone.
         let ready = started.and_then(|progress| match progress {
             Progress::Done => Ok(()),
-            Progress::Pending if expected => start.wait(&nccl.0, inner.timeout, call),
+            Progress::Pending if expected => start.wait(&nccl.0, inner.timeout, call, &|| true),
             Progress::Pending => inner.settle(call),
         });
         if ready.is_ok() && !expected {

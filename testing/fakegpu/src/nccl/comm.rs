@@ -156,7 +156,7 @@ impl Comm {
         match fault {
             Some(Fault::Late(code)) => Err(Stop::Failure(code, "a fault was asked for".to_owned())),
             Some(Fault::Hang) => self.wait(|| Ok(None)),
-            Some(Fault::Code(_) | Fault::Skip) | None => Ok(()),
+            Some(Fault::Code(_) | Fault::Skip | Fault::Pending) | None => Ok(()),
         }
     }
 
@@ -231,6 +231,11 @@ impl Comm {
     pub fn code(&self) -> i32 {
         let inner = self.lock();
         if inner.code == 0 && inner.finalizing && inner.done < inner.enqueued { IN_PROGRESS } else { inner.code }
+    }
+
+    /// It stays in progress until it is aborted.
+    pub fn stick(&self) {
+        self.lock().code = IN_PROGRESS;
     }
 
     /// The number of the next piece of work.

@@ -15,7 +15,7 @@ mod run;
 
 pub use run::Item;
 
-use crate::fault;
+use crate::fault::{self, Fault};
 use crate::state::{State, call, state};
 use codes::{IN_PROGRESS, INVALID_ARGUMENT, INVALID_USAGE};
 use comm::Comm;
@@ -140,6 +140,10 @@ fn operate(given: &Given) -> Code {
             return wrong("Invalid root or peer: it must be in the communicator");
         }
         let (op, factor) = reduction(&comm, given)?;
+        if fault == Some(Fault::Pending) {
+            comm.stick();
+            return Err(IN_PROGRESS);
+        }
         let Given { kind, count, dtype, root, .. } = *given;
         let (from, to) = (given.from as usize, given.to as usize);
         if count > 0 {
