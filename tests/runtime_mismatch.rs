@@ -3,7 +3,7 @@
 use bucketeer::ir::{DType, GlobalRank, GroupRank, ReduceOp};
 use bucketeer::runtime::fake::FakeRank;
 use bucketeer::runtime::local::{DebugLevel, LocalOptions, run, world};
-use bucketeer::runtime::{Arena, Backend, Call, CallOptions, CommError, Op, Operands, Reduction};
+use bucketeer::runtime::{Arena, Backend, Call, CallOptions, CommError, Described, Op, Operands, Reduction};
 use std::time::Duration;
 
 const SUM: Reduction = Reduction::Op(ReduceOp::Sum);

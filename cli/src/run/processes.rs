@@ -313,7 +313,7 @@ mod tests {
 
     fn tensor(values: &[f32]) -> Output {
         let bytes = values.iter().flat_map(|value| value.to_le_bytes()).collect();
-        let (sizes, strides) = (vec![values.len()].into(), vec![1].into());
+        let (sizes, strides) = (vec![values.len()], vec![1]);
         Output::Tensor(OutputTensor { dtype: DType::F32, sizes, strides, bytes, device: None, pending: false })
     }
 

@@ -4,6 +4,8 @@
 //! group has a stream, but kernels that wait for one another share the device. So for each set of groups that this rank shares
 //! with another there is one digest. Ranks that agree compare a few bytes; only where digests differ are lists compared.
 
+#![expect(clippy::result_large_err, reason = "once for each group; a verdict is what it is all about")]
+
 use super::World;
 use super::channel::{Channel, fnv};
 use super::verdict::{Place, Verdict};

@@ -1,5 +1,7 @@
 //! How a group's communicator comes to be: the members meet in the store, compare what they have, and share a name.
 
+#![expect(clippy::result_large_err, reason = "once for each group; a verdict is what it is all about")]
+
 use super::World;
 use super::channel::{Cause, Channel, is_elsewhere, text, told_members};
 use super::ticket::backstop;

@@ -298,9 +298,15 @@ pub fn decide(view: &View<'_>) -> Verdict {
     }
 }
 
+/// A member's place, and a launch of its.
+type ByPlace<'a> = (usize, &'a Launch);
+
+/// By the number and pair of a launch: those that made it, in place order.
+type ByNumber<'a> = BTreeMap<(u64, Option<(u32, u32)>), Vec<ByPlace<'a>>>;
+
 /// The first launch, by number, that two members made differently.
 fn mismatch(view: &View<'_>) -> Option<Verdict> {
-    let mut launches: BTreeMap<(u64, Option<(u32, u32)>), Vec<(usize, &Launch)>> = BTreeMap::new();
+    let mut launches = ByNumber::new();
     for (place, report) in view.reports.iter().enumerate() {
         for launch in report.iter().flat_map(|report| &report.recent) {
             launches.entry((launch.seq, launch.pair)).or_default().push((place, launch));
@@ -312,7 +318,7 @@ fn mismatch(view: &View<'_>) -> Option<Verdict> {
     })
 }
 
-fn differing(view: &View<'_>, (a, first): (usize, &Launch), (b, second): (usize, &Launch)) -> Option<Verdict> {
+fn differing(view: &View<'_>, (a, first): ByPlace<'_>, (b, second): ByPlace<'_>) -> Option<Verdict> {
     let (what, values) = if first.of == second.of {
         let sides = (Side { place: a, calls: &first.calls[..] }, Side { place: b, calls: &second.calls[..] });
         let found = difference(sides.0, sides.1, view.members.len(), true)?;
