@@ -1,24 +1,26 @@
 //! `run`: a graph as it came and bucketed, on all ranks, compared and timed.
 
+#[cfg(feature = "mpi")]
+mod mpi;
 mod processes;
 mod report;
 mod tensors;
 mod threads;
+mod told;
 
 use crate::fault::InputFault;
 use crate::input::{Facts, FactsArgs};
 use crate::units::{count, human};
 use crate::{Verdict, input, output, talk};
 use anyhow::{Context, Result, anyhow, bail};
-use bucketeer::check::eval::{EvalError, EvalOptions, Scaling, ShrinkError, shrink};
+use bucketeer::check::eval::{EvalError, EvalOptions, Output, Scaling, ShrinkError, shrink};
 use bucketeer::ir::Graph;
 use bucketeer::passes::lowering::{LowerError, LowerOptions, lower};
 use bucketeer::passes::{Pass, Pipeline, PipelineError, parse_bytes};
 use bucketeer::program::Program;
 use bucketeer::runtime::executor::{Event, Run, RunError, chrome_trace, world_size};
 use bucketeer::runtime::local::{self, Link, LocalOptions};
-use processes::Process;
-use report::{declined, report};
+use report::{Outcome, declined, report};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -93,8 +95,49 @@ enum BackendWord {
     Local,
     /// Ranks as processes with a GPU each: under `bucketeer launch`, torchrun, mpirun or srun
     Nccl,
+    /// Ranks as processes of MPI: under mpirun
+    #[cfg(feature = "mpi")]
+    Mpi,
     /// One rank without others
     Fake,
+}
+
+impl BackendWord {
+    /// Whether each rank is a process.
+    fn has_processes(self) -> bool {
+        !matches!(self, Self::Local | Self::Fake)
+    }
+}
+
+/// This process among others.
+enum Process {
+    Nccl(processes::Process),
+    #[cfg(feature = "mpi")]
+    Mpi(mpi::Process),
+}
+
+impl Process {
+    fn rank(&self) -> u32 {
+        match self {
+            Self::Nccl(process) => process.rank(),
+            #[cfg(feature = "mpi")]
+            Self::Mpi(process) => process.rank(),
+        }
+    }
+
+    fn run(
+        self,
+        job: &Job,
+        programs: &[Program; 2],
+        inputs: &[Output],
+        progress: &talk::Progress,
+    ) -> Result<(Both, Outcome)> {
+        match self {
+            Self::Nccl(process) => process.run(job, programs, inputs, progress),
+            #[cfg(feature = "mpi")]
+            Self::Mpi(process) => process.run(job, programs, inputs, progress),
+        }
+    }
 }
 
 /// Runs the command.
@@ -122,20 +165,23 @@ pub fn run(arguments: RunArgs) -> Result<Verdict> {
     let ranks = job.ranks_to_run(&programs)?;
     tensors::check(&job, &graphs[0], &programs[0], ranks)?;
     let process = match job.backend {
-        BackendWord::Nccl => Some(Process::join(&job, ranks)?),
+        BackendWord::Nccl => Some(Process::Nccl(processes::Process::join(&job, ranks)?)),
+        #[cfg(feature = "mpi")]
+        BackendWord::Mpi => Some(Process::Mpi(mpi::Process::join(&job, ranks)?)),
         BackendWord::Local | BackendWord::Fake => None,
     };
     progress.set("reading inputs".to_owned());
     let own = process.as_ref().map_or(0..ranks, |process| process.rank()..process.rank() + 1);
     let inputs = own.clone().map(|rank| progress.pause(|| tensors::inputs(&job, &programs[0], rank)));
     let inputs = inputs.collect::<Result<Vec<_>>>()?;
-    let (best, outcome) = match &process {
+    let is_process = process.is_some();
+    let (best, outcome) = match process {
         Some(process) => process.run(&job, &programs, &inputs[0], &progress)?,
         None => job.on_threads(&programs, &inputs, &progress)?,
     };
     drop(progress);
     if let Some(trace) = &job.trace {
-        let trace = if process.is_some() { output::of_rank(trace, own.start) } else { trace.clone() };
+        let trace = if is_process { output::of_rank(trace, own.start) } else { trace.clone() };
         write_traces(&trace, own.start, &best)?;
     }
     let (mut text, verdict) = report(&job, &graphs[0], &programs, &outcome, scaling.as_ref());
@@ -181,8 +227,8 @@ impl Job {
         if link.is_some() && arguments.backend == BackendWord::Fake {
             bail!("--link: the backend `fake` moves nothing, so it cannot play a network");
         }
-        if link.is_some() && arguments.backend == BackendWord::Nccl {
-            bail!("--link: the backend `nccl` has a network of its own; `local` can play one");
+        if link.is_some() && arguments.backend.has_processes() {
+            bail!("--link: ranks that are processes have a network of their own; the backend `local` can play one");
         }
         if arguments.flight_records.is_some() && arguments.backend != BackendWord::Nccl {
             bail!("--flight-records: only the backend `nccl` writes them");
@@ -244,9 +290,9 @@ impl Job {
         for program in programs {
             ranks = if self.backend == BackendWord::Fake { 1 } else { world_size(program)? };
             // Of processes each knows of its own memory alone.
-            self.check_memory(program, if self.backend == BackendWord::Nccl { 1 } else { ranks })?;
+            self.check_memory(program, if self.backend.has_processes() { 1 } else { ranks })?;
         }
-        if let Some(trace) = self.trace.as_ref().filter(|_| self.backend == BackendWord::Nccl && ranks > 1) {
+        if let Some(trace) = self.trace.as_ref().filter(|_| self.backend.has_processes() && ranks > 1) {
             tensors::expect_rank("--trace", trace, ranks)?;
         }
         Ok(ranks)

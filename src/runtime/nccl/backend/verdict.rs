@@ -430,8 +430,9 @@ mod tests {
         let receiver = Place { op: "recv".to_owned(), ..place.clone() };
         let there = error_at(&verdict, &"g".into(), &receiver);
         assert_eq!(there.to_string(), "group g, recv #0: not done after 1s; rank 2 did not arrive, rank 0 did");
-        let other = error_at(&verdict, &"g".into(), &Place { pair: None, ..place });
-        let expected = "group g, send #0: the group is broken: group g, send #0: not done after 1s; rank 2 did not arrive, rank 0 did";
+        let collective = Place { op: "all_reduce".to_owned(), pair: None, ..place };
+        let other = error_at(&verdict, &"g".into(), &collective);
+        let expected = "group g, all_reduce #0: the group is broken: group g, send #0: not done after 1s; rank 2 did not arrive, rank 0 did";
         assert_eq!(other.to_string(), expected);
     }
 }

@@ -1,0 +1,105 @@
+//! Ranks as processes of MPI, on processors.
+
+use super::report::Outcome;
+use super::told::{Ran, Told};
+use super::{Both, Job, NAMES, explained, told};
+use crate::talk;
+use anyhow::{Context, Result, bail};
+use bucketeer::check::eval::Output;
+use bucketeer::ir::{DType, GlobalRank};
+use bucketeer::program::Program;
+use bucketeer::runtime::executor::{Executor, Reference, Run};
+use bucketeer::runtime::mpi::{MpiOptions, MpiRank};
+use bucketeer::runtime::{Backend, CallOptions, Group, Operands};
+
+/// This process among the ranks of a world.
+pub struct Process {
+    rank: MpiRank,
+    world: Group,
+}
+
+impl Process {
+    /// The world that `mpirun` made, with as many ranks as the graph asks for.
+    pub fn join(job: &Job, ranks: u32) -> Result<Self> {
+        let rank = MpiRank::init(MpiOptions { timeout: job.local.timeout, ..MpiOptions::default() })?;
+        let found = rank.world_size();
+        if found != ranks {
+            bail!("the graph runs on {ranks} ranks, and MPI has {found}: mpirun -n {ranks} bucketeer run ...");
+        }
+        let all: Vec<GlobalRank> = (0..ranks).map(GlobalRank).collect();
+        let world = rank.new_group("all ranks of the run", &all)?;
+        Ok(Self { rank, world })
+    }
+
+    pub fn rank(&self) -> u32 {
+        self.rank.rank().0
+    }
+
+    /// Runs both programs, compares what this rank made of them, and puts together what all ranks tell.
+    pub fn run(
+        self,
+        job: &Job,
+        programs: &[Program; 2],
+        inputs: &[Output],
+        progress: &talk::Progress,
+    ) -> Result<(Both, Outcome)> {
+        let came = self.fastest(job, &programs[0], inputs, NAMES[0], progress)?;
+        // A rank joins each group once; those of the second program are others.
+        let mut bucketed = programs[1].clone();
+        bucketed.groups.iter_mut().for_each(|group| group.name = format!("{}, bucketed", group.name).into());
+        let bucketed = self.fastest(job, &bucketed, inputs, NAMES[1], progress)?;
+        let told = Told::of([&came, &bucketed], self.rank(), self.rank.world_size());
+        let all = told::read(&self.exchange(&told.bytes()?)?)?;
+        self.rank.finish()?;
+        let outputs = came.0.outputs.len();
+        Ok(([vec![came.0], vec![bucketed.0]], told::outcome(&all, outputs)))
+    }
+
+    fn fastest(
+        &self,
+        job: &Job,
+        program: &Program,
+        inputs: &[Output],
+        name: &str,
+        progress: &talk::Progress,
+    ) -> Result<Ran> {
+        let mut executor = Executor::new(program, &self.rank).map_err(explained)?;
+        let (mut best, mut times): (Option<Run>, Vec<_>) = (None, Vec::new());
+        for nth in 1..=job.repeat {
+            progress.set(format!("running {name}, {nth} of {}", job.repeat));
+            self.rank.barrier(&self.world, &CallOptions::blocking())?;
+            let run =
+                executor.run(inputs, &mut Reference::new(GlobalRank(self.rank()), job.seed)).map_err(explained)?;
+            times.push(run.times);
+            if best.as_ref().is_none_or(|best| run.times.total < best.times.total) {
+                best = Some(run);
+            }
+        }
+        Ok((best.context("nothing was run")?, times))
+    }
+
+    /// Tells all ranks something, and hears what they tell, in rank order.
+    fn exchange(&self, value: &[u8]) -> Result<Vec<Vec<u8>>> {
+        let length = (value.len() as u64).to_le_bytes();
+        let lengths = self.gather(&length)?;
+        let lengths: Vec<u64> =
+            lengths.iter().map(|bytes| bytes.iter().rev().fold(0, |n, b| n << 8 | u64::from(*b))).collect();
+        let most = lengths.iter().copied().max().unwrap_or(0) as usize;
+        let mut padded = value.to_vec();
+        padded.resize(most, 0);
+        let mut values = self.gather(&padded)?;
+        values.iter_mut().zip(lengths).for_each(|(value, length)| value.truncate(length as usize));
+        Ok(values)
+    }
+
+    /// As many bytes of each rank.
+    fn gather(&self, value: &[u8]) -> Result<Vec<Vec<u8>>> {
+        let (bytes, ranks) = (value.len() as u64, u64::from(self.rank.world_size()));
+        let arena = self.rank.arena(bytes * (ranks + 1))?;
+        let (own, all) = (arena.buffer(0, bytes)?, arena.buffer(bytes, bytes * ranks)?);
+        own.write()?.copy_from_slice(value);
+        self.rank.all_gather_into(&self.world, Operands::new(own, all.clone(), DType::U8), &CallOptions::blocking())?;
+        let all = all.read()?;
+        Ok(all.chunks(value.len().max(1)).map(<[u8]>::to_vec).collect())
+    }
+}
