@@ -7,18 +7,14 @@ use std::fs;
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
-use support::{FX, Folder, REDUCES};
+use support::{FX, Folder, LAUNCHER_VARIABLES, REDUCES};
 
 const LIMIT: Duration = Duration::from_secs(120);
-
-/// Variables that a launcher around the tests may have set.
-const VARIABLES: [&str; 7] =
-    ["RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "BUCKETEER_SECRET"];
 
 fn bucketeer(line: &str) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_bucketeer"));
     command.args(line.split_whitespace()).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    for name in VARIABLES {
+    for name in LAUNCHER_VARIABLES {
         command.env_remove(name);
     }
     command

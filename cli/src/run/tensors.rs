@@ -14,7 +14,7 @@ use bucketeer::runtime::executor::{
 };
 use std::path::{Path, PathBuf};
 
-/// Surplus tensors that a note lists.
+/// Names that a note lists.
 const MOST_NAMES: usize = 5;
 
 /// The values that one rank is given.
@@ -34,13 +34,19 @@ fn note_surplus(path: &Path, rank: u32, surplus: &[&str]) {
     if surplus.is_empty() || (rank > 0 && !names_rank(path)) {
         return;
     }
-    let mut names = surplus.iter().take(MOST_NAMES).map(|name| clean(name)).collect::<Vec<_>>().join(", ");
-    if surplus.len() > MOST_NAMES {
-        names += ", ...";
-    }
+    let names = listed(surplus.iter().take(MOST_NAMES + 1).map(|name| clean(name)).collect());
     let file = of_rank(path, rank);
     let are = if surplus.len() == 1 { "tensor is" } else { "tensors are" };
     talk::say(&format!("note: {}: {} {are} no input of the graph: {names}", file.display(), surplus.len()));
+}
+
+/// Names in a line, as many as fit there.
+fn listed(mut names: Vec<String>) -> String {
+    if names.len() > MOST_NAMES {
+        names.truncate(MOST_NAMES);
+        names.push("...".to_owned());
+    }
+    names.join(", ")
 }
 
 /// A file that does not fit is the input's fault; that it cannot be read is not.
@@ -77,13 +83,39 @@ pub fn check(job: &Job, graph: &Graph, program: &Program, ranks: u32) -> Result<
     check_outputs(program, &output_names(graph)).context("--outputs")
 }
 
-/// Writes what each rank made, counted from `first`, all files or none.
+/// Writes what each rank made, counted from `first`, all files or none. What is of unknown type is left out.
 pub fn write(path: &Path, graph: &Graph, first: u32, runs: &[Run]) -> Result<()> {
     let names = output_names(graph);
     let one = |(rank, run): (u32, &Run)| -> Result<(PathBuf, Vec<u8>)> {
         let path = of_rank(path, rank);
-        let bytes = to_safetensors(&names, &run.outputs).with_context(|| format!("cannot write {}", path.display()))?;
+        let kept = names.iter().copied().zip(&run.outputs).filter(|(_, output)| !is_opaque(output));
+        let (names, outputs): (Vec<&str>, Vec<Output>) = kept.map(|(name, output)| (name, output.clone())).unzip();
+        let bytes = to_safetensors(&names, &outputs).with_context(|| format!("cannot write {}", path.display()))?;
         Ok((path, bytes))
     };
-    output::write_all((first..).zip(runs).map(one))
+    output::write_all((first..).zip(runs).map(one))?;
+    if let Some(run) = runs.first().filter(|_| first == 0) {
+        note_left_out(&names, &run.outputs);
+    }
+    Ok(())
+}
+
+/// Such values, a device mesh for one, have no bytes. Graphs of PyTorch hand them through.
+const fn is_opaque(output: &Output) -> bool {
+    matches!(output, Output::Opaque(_))
+}
+
+fn note_left_out(names: &[&str], outputs: &[Output]) {
+    let mut left_out: Vec<String> = Vec::new();
+    for (name, _) in names.iter().zip(outputs).filter(|(_, output)| is_opaque(output)) {
+        let name = clean(name);
+        if !left_out.contains(&name) {
+            left_out.push(name);
+        }
+    }
+    if left_out.is_empty() {
+        return;
+    }
+    let are = if left_out.len() == 1 { "is" } else { "are" };
+    talk::say(&format!("note: --outputs: {} {are} of unknown type, and left out", listed(left_out)));
 }

@@ -34,6 +34,10 @@ class GraphModule(torch.nn.Module):
         return (s,)
 ";
 
+/// What a launcher tells a rank.
+pub const LAUNCHER_VARIABLES: [&str; 7] =
+    ["RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "BUCKETEER_SECRET"];
+
 /// A folder that goes with its test.
 pub struct Folder(PathBuf);
 
@@ -73,20 +77,30 @@ impl Folder {
         names
     }
 
+    /// `bucketeer` in the folder; words are split at spaces.
+    fn command(&self, line: &str) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_bucketeer"));
+        command.args(line.split_whitespace()).current_dir(&self.0);
+        command
+    }
+
+    /// Runs `bucketeer` with variables, and without those that a launcher around the tests may have set.
+    pub fn run_in<'a>(&self, variables: impl IntoIterator<Item = (&'a str, &'a Path)>, line: &str) -> Ran {
+        let mut command = self.command(line);
+        for name in LAUNCHER_VARIABLES {
+            command.env_remove(name);
+        }
+        Ran(command.envs(variables).output().unwrap())
+    }
+
     /// Runs `bucketeer` in the folder; words are split at spaces.
     pub fn run(&self, line: &str) -> Ran {
         self.run_with(line, b"")
     }
 
     pub fn run_with(&self, line: &str, stdin: &[u8]) -> Ran {
-        let mut child = Command::new(env!("CARGO_BIN_EXE_bucketeer"))
-            .args(line.split_whitespace())
-            .current_dir(&self.0)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
+        let mut child =
+            self.command(line).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         // A command that fails early does not read its input.
         let _ = child.stdin.take().unwrap().write_all(stdin);
         Ran(child.wait_with_output().unwrap())
