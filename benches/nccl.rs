@@ -12,12 +12,12 @@
 mod fakegpu;
 
 use bucketeer::ir::{DType, GlobalRank, ReduceOp};
-use bucketeer::runtime::cuda::{Context, DeviceBuffer, Stream};
+use bucketeer::runtime::cuda::{Context, DeviceBuffer, Event, Stream};
 use bucketeer::runtime::nccl::{Comm, InitOptions, NcclOptions, NcclRank};
 use bucketeer::runtime::store::MemoryStore;
 use bucketeer::runtime::{Arena, Backend, Call, CallOptions, Group, Op, Operands, Work};
 use fakegpu::{Session, session};
-use std::ffi::{c_int, c_uint, c_void};
+use std::ffi::{c_int, c_void};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -30,7 +30,6 @@ const COUNT: usize = 256;
 /// Of f32 and of a sum, as `nccl.h` has them.
 const FLOAT32: c_int = 7;
 const SUM: c_int = 0;
-const DISABLE_TIMING: c_uint = 2;
 
 type Handle = *mut c_void;
 
@@ -42,8 +41,6 @@ struct Raw {
     group_end: unsafe extern "C" fn() -> c_int,
     set_current: unsafe extern "C" fn(Handle) -> c_int,
     event_record: unsafe extern "C" fn(Handle, Handle) -> c_int,
-    event_create: unsafe extern "C" fn(*mut Handle, c_uint) -> c_int,
-    event_destroy: unsafe extern "C" fn(Handle) -> c_int,
 }
 
 impl Raw {
@@ -64,8 +61,6 @@ impl Raw {
                 group_end: function!("ncclGroupEnd"),
                 set_current: function!("cuCtxSetCurrent"),
                 event_record: function!("cuEventRecord"),
-                event_create: function!("cuEventCreate"),
-                event_destroy: function!("cuEventDestroy_v2"),
             }
         }
     }
@@ -138,29 +133,22 @@ impl Bench {
         self.timed(&self.stream, body).0
     }
 
-    /// All that the backend asks of C for a launch.
-    fn c_calls(&self) -> f64 {
+    /// All that the backend asks of C for a launch. Events are made once.
+    fn c_calls(&self, events: &[Event]) -> f64 {
         let (comm, raw) = (self.comm.as_raw().expect("it is open"), &self.raw);
-        let mut events = Vec::with_capacity(LAUNCHES);
-        let (time, ()) = self.timed(&self.stream, || {
-            for _ in 0..LAUNCHES {
-                let (mut state, mut event) = (0, std::ptr::null_mut());
-                // SAFETY: context, communicator and stream are live; what is written to has the types of C's headers.
+        let body = || {
+            for event in events {
+                let mut state = 0;
+                // SAFETY: context, communicator, event and stream are live; one integer is written.
                 unsafe {
                     assert_eq!((raw.set_current)(self.context.as_raw()), 0);
                     assert_eq!((raw.async_error)(comm, &raw mut state), 0);
                     self.raw_all_reduce(comm);
-                    assert_eq!((raw.event_create)(&raw mut event, DISABLE_TIMING), 0);
-                    assert_eq!((raw.event_record)(event, self.stream.as_raw()), 0);
+                    assert_eq!((raw.event_record)(event.as_raw(), self.stream.as_raw()), 0);
                 }
-                events.push(event);
             }
-        });
-        for event in events {
-            // SAFETY: made above, and the stream is done with it.
-            assert_eq!(unsafe { (raw.event_destroy)(event) }, 0);
-        }
-        time
+        };
+        self.timed(&self.stream, body).0
     }
 
     fn safe_one(&self) {
@@ -215,12 +203,13 @@ fn median(times: &mut [f64]) -> f64 {
 fn main() {
     let bench = Bench::new();
     bench.launch().wait(None).expect("the group connects");
+    let events: Vec<Event> = (0..LAUNCHES).map(|_| bench.context.event().expect("an event")).collect();
     let mut times: [Vec<f64>; 8] = Default::default();
     for _ in 0..ROUNDS {
         let (backend, waits) = bench.backend_loop();
         let round = [
             bench.raw_loop(),
-            bench.c_calls(),
+            bench.c_calls(&events),
             bench.safe_loop(),
             backend,
             waits,

@@ -6,7 +6,7 @@ use super::ticket::{Scratch, Ticket};
 use super::verdict::{Launch, Place, Report, Verdict};
 use crate::ir::GlobalRank;
 use crate::runtime::call::{Call, Op};
-use crate::runtime::cuda::{CudaError, Stream};
+use crate::runtime::cuda::{CudaError, Event, Stream};
 use crate::runtime::error::{CommError, Fate, Site};
 use crate::runtime::group::{Group, numbers};
 use crate::runtime::nccl::{Comm, NcclError, NcclResult};
@@ -64,6 +64,8 @@ pub struct State {
     /// It ended in order.
     pub closed: bool,
     scratch: BTreeMap<usize, Vec<Scratch>>,
+    /// Over, to be recorded again.
+    events: Vec<Event>,
 }
 
 /// A call of NCCL's that a thread of this rank is in.
@@ -209,10 +211,11 @@ impl Channel {
     }
 
     /// Numbers launches: the collectives among the calls are one, each send and receive is one between its two ranks.
-    pub fn number(&self, calls: &[Call]) -> Vec<(Place, Vec<Outline>)> {
+    pub fn number(&self, calls: &[Prepared]) -> Vec<(Place, Vec<Outline>)> {
         let mut state = lock(&self.state);
+        let calls = calls.iter().map(|prepared| &prepared.call);
         let collectives: Vec<Outline> =
-            calls.iter().filter(|call| call.op().peer().is_none()).map(Outline::of).collect();
+            calls.clone().filter(|call| call.op().peer().is_none()).map(Outline::of).collect();
         let mut places = Vec::new();
         if let Some(first) = collectives.first() {
             let op = if collectives.len() == 1 { first.op().name() } else { "coalesced" };
@@ -312,9 +315,12 @@ impl Channel {
                 }
                 return;
             }
-            let scratches = ticket.complete();
+            let Some(flight) = ticket.complete() else { continue };
             let mut state = lock(&self.state);
-            for scratch in scratches {
+            if state.events.len() < MOST_EVENTS {
+                state.events.push(flight.event);
+            }
+            for scratch in flight.scratches {
                 let list = state.scratch.entry(scratch.device.len()).or_default();
                 if list.len() < MOST_SCRATCHES {
                     list.push(scratch);
@@ -352,6 +358,14 @@ impl Channel {
         }
     }
 
+    /// An event to record on the stream: a launch makes none where an earlier one's can be had.
+    pub fn event(&self) -> Result<Event, CudaError> {
+        match lock(&self.state).events.pop() {
+            Some(event) => Ok(event),
+            None => self.stream.context().event(),
+        }
+    }
+
     /// A scratch of at least so many bytes.
     pub fn scratch(&self, bytes: usize) -> Result<Scratch, CudaError> {
         let bytes = bytes.next_power_of_two().max(LEAST_SCRATCH_BYTES);
@@ -370,6 +384,9 @@ const MOST_REPORT_BYTES: usize = 32 << 10;
 
 /// Most scratches of one size that are kept for later calls.
 const MOST_SCRATCHES: usize = 32;
+
+/// Most events that are kept for later calls.
+const MOST_EVENTS: usize = 256;
 
 /// Ranks in words, the same for the same ranks: of many a digest.
 pub fn told_members(members: &[GlobalRank]) -> String {

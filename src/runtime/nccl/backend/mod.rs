@@ -221,8 +221,7 @@ impl NcclRank {
         };
         let comm = self.world.whole(channel, first).and_then(|()| self.world.connected(channel));
         let comm = comm.inspect_err(|error| ticket.end(Err(error.clone())))?;
-        let only: Vec<Call> = calls.iter().map(|prepared| prepared.call.clone()).collect();
-        let places = channel.number(&only);
+        let places = channel.number(&calls);
         let entries = channel.record(&places);
         let places: Vec<verdict::Place> = places.into_iter().map(|(place, _)| place).collect();
         let timeout = options.timeout.unwrap_or(self.world.options.timeout);
@@ -268,7 +267,7 @@ impl NcclRank {
         calls: Vec<Prepared>,
     ) -> Result<(enqueue::Enqueued, crate::runtime::cuda::Event), NcclError> {
         let enqueued = enqueue::enqueue(channel, comm, calls)?;
-        let event = self.world.context.event()?;
+        let event = channel.event()?;
         channel.stream.record(&event)?;
         Ok((enqueued, event))
     }

@@ -129,8 +129,8 @@ impl Ticket {
         }
     }
 
-    /// Ends it when the device is done with it. Returns its scratch, for later ones.
-    pub fn complete(&self) -> Vec<Scratch> {
+    /// Ends it when the device is done with it. Returns it, for what later ones can use of it.
+    pub fn complete(&self) -> Option<Box<Flight>> {
         self.finish(|channel, flight| match flight.land() {
             Ok(()) => Ok(()),
             Err(error) => Err(error_at(&channel.own_failure(&error), &channel.name(), &flight.places[0])),
@@ -154,16 +154,20 @@ impl Ticket {
         }
     }
 
-    fn finish(&self, result: impl FnOnce(&Channel, &mut Flight) -> Result<(), CommError>) -> Vec<Scratch> {
+    fn finish(&self, result: impl FnOnce(&Channel, &mut Flight) -> Result<(), CommError>) -> Option<Box<Flight>> {
         let mut phase = lock(&self.phase);
-        let Phase::Flying(flight) = &mut *phase else { return Vec::new() };
+        let Phase::Flying(flight) = &mut *phase else { return None };
         let result = result(&self.channel, flight);
         self.channel.recorded(&flight.entries, result.is_ok());
-        let scratches = std::mem::take(&mut flight.scratches);
-        *phase = Phase::Ended(result);
+        // Buffers are free before anyone sees the end.
+        flight.held.clear();
+        let flight = match std::mem::replace(&mut *phase, Phase::Ended(result)) {
+            Phase::Flying(flight) => Some(flight),
+            Phase::Open | Phase::Ended(_) => None,
+        };
         drop(phase);
         self.changed.notify_all();
-        scratches
+        flight
     }
 
     /// What is left to say when even the watchdog is held up.
