@@ -1,10 +1,13 @@
-//! Checks and times the kernel for packs, unpacks and copies on a real GPU; `scripts/gpu-check` builds and runs it.
+//! Checks and times kernels and collectives on a real GPU; `scripts/gpu-check` builds and runs it.
 //!
-//! `gpu_check [--quick]`: first every conversion and many odd layouts, against the host, bit for bit; then how fast buckets move,
-//! beside copies within the device. Exit code 3 when there is no GPU to use.
+//! `gpu_check [--quick]`: first every conversion and many odd layouts, against the host, bit for bit, and a real graph end to end;
+//! then collectives of NCCL in a world of one, and between two processes that share the GPU; then how fast buckets move, beside
+//! copies within the device. What cannot be checked is said. Exit code 3 when there is no GPU to use.
 
 mod bound;
 mod correct;
+mod nccl;
+mod pair;
 mod speed;
 
 use bucketeer::runtime::cuda::nvrtc::Nvrtc;
@@ -24,15 +27,18 @@ fn told(error: &dyn Error) -> String {
 }
 
 fn device() -> Result<Context, CudaError> {
-    let driver = Driver::load(None)?;
-    let device = driver.device(0)?;
+    Driver::load(None)?.device(0)?.context()
+}
+
+fn describe(context: &Context) -> Result<(), CudaError> {
+    let (device, driver) = (context.device(), Driver::load(None)?);
     println!("{}, {}, driver for CUDA {}", device.name()?, device.arch()?, driver.version()?);
     println!(
         "{} multiprocessors, {:.1} GiB",
         device.multiprocessors()?,
         device.total_bytes()? as f64 / f64::from(1 << 30)
     );
-    device.context()
+    Ok(())
 }
 
 fn check(context: &Context, quick: bool) -> Result<(), Box<dyn Error>> {
@@ -50,6 +56,11 @@ fn check(context: &Context, quick: bool) -> Result<(), Box<dyn Error>> {
         let buckets = correct::check(context, *nvrtc, if quick { 3 } else { 200 })?;
         println!("{name} kernel: {buckets} buckets are as on the host, bit for bit");
     }
+    println!();
+    nccl::real_graph(context, nvrtc.as_ref())?;
+    if nccl::alone(context, nvrtc.as_ref(), quick)? {
+        pair::check(quick)?;
+    }
     for (name, nvrtc) in kernels {
         println!();
         speed::table(context, name, nvrtc, quick)?;
@@ -59,7 +70,10 @@ fn check(context: &Context, quick: bool) -> Result<(), Box<dyn Error>> {
 
 fn main() -> ExitCode {
     let quick = std::env::args().any(|argument| argument == "--quick");
-    let context = match device() {
+    if let Some(code) = pair::rank(quick) {
+        return code;
+    }
+    let context = match device().and_then(|context| describe(&context).map(|()| context)) {
         Ok(context) => context,
         Err(error) => {
             println!("not run, there is no GPU to use: {}", told(&error));

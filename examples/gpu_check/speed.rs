@@ -20,7 +20,7 @@ struct Case {
 }
 
 /// 200 members of 1 KiB to 1 MiB, as `scripts/gpu_check_torch.py` has them: the same sum of bytes, whatever the dtype.
-fn mixed(width: u64) -> Vec<u64> {
+pub fn mixed(width: u64) -> Vec<u64> {
     let mut numbers = Numbers::new(7);
     (0..200).map(|_| (1u64 << (10 + numbers.below(10))) + 16 * numbers.below(512)).map(|bytes| bytes / width).collect()
 }
