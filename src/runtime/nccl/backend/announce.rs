@@ -57,16 +57,14 @@ impl World {
             let key = format!("{}/digest/{}", shared.key, self.store.rank().0);
             let set = self.store.set(&key, format!("{digest:016x}").as_bytes());
             set.map_err(|error| {
-                self.store_failure(&shared.channels[0], &error).describe(shared.channels[0].group.name())
+                let channel = &shared.channels[0];
+                self.fail(channel, self.store_failure(channel, &error)).describe(channel.group.name())
             })?;
         }
         for shared in &all {
             let channel = &shared.channels[0];
-            self.compare_shared(shared, launches).map_err(|verdict| {
-                let agreed = self.agree(channel, verdict);
-                self.settle(channel, &agreed);
-                agreed.describe(channel.group.name())
-            })?;
+            self.compare_shared(shared, launches)
+                .map_err(|verdict| self.fail(channel, verdict).describe(channel.group.name()))?;
         }
         // In one order on all ranks, so that no two wait for each other.
         used.iter().try_for_each(|channel| self.connected(channel).map(drop))

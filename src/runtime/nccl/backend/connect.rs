@@ -54,11 +54,7 @@ impl World {
                 let _ = comm.abort();
                 self.whole(channel, CONNECT).map(|()| comm)
             }
-            Err(verdict) => {
-                let agreed = self.agree(channel, verdict);
-                self.settle(channel, &agreed);
-                Err(agreed.describe(&channel.name()))
-            }
+            Err(verdict) => Err(self.fail(channel, verdict).describe(&channel.name())),
         }
     }
 

@@ -184,7 +184,7 @@ impl NcclRank {
                 let place = verdict::Place { op: "close".to_owned(), seq: 0, pair: None };
                 let verdict = self.world.cause_of(channel, &error, place);
                 channel.leave();
-                Err(self.give_up(channel, verdict).describe(&channel.name()))
+                Err(self.world.fail(channel, verdict).describe(&channel.name()))
             }
         }
     }
@@ -242,6 +242,7 @@ impl NcclRank {
                 state.entered = None;
                 if let Some(verdict) = state.broken.clone() {
                     drop(state);
+                    self.world.dump(channel, &verdict, Vec::new());
                     ticket.fail(&verdict);
                 } else {
                     state.flying.push_back(ticket.clone());
@@ -252,7 +253,7 @@ impl NcclRank {
                 channel.recorded(&entries, false);
                 let verdict = self.world.cause_of(channel, &error, places[0].clone());
                 channel.leave();
-                let agreed = self.give_up(channel, verdict);
+                let agreed = self.world.fail(channel, verdict);
                 let error = error_at(&agreed, &channel.name(), &places[0]);
                 ticket.end(Err(error.clone()));
                 Err(error)
@@ -307,11 +308,9 @@ impl NcclRank {
         self.give_up(channel, verdict);
     }
 
-    /// Returns what all agree on.
-    fn give_up(&self, channel: &Channel, verdict: Verdict) -> Verdict {
+    fn give_up(&self, channel: &Channel, verdict: Verdict) {
         let agreed = self.world.agree(channel, verdict);
         self.world.settle(channel, &agreed);
-        agreed
     }
 }
 
@@ -399,6 +398,8 @@ impl fmt::Debug for NcclRank {
 impl Drop for NcclRank {
     fn drop(&mut self) {
         let (rank, fate) = (self.rank(), if thread::panicking() { Fate::Panicked } else { Fate::Left });
+        // Whoever is lost may be why this one goes.
+        let gone = if fate == Fate::Left { self.world.store.gone() } else { Vec::new() };
         for channel in lock(&self.world.channels).iter() {
             channel.reap();
             // What it holds would hold the channel for good.
@@ -410,7 +411,13 @@ impl Drop for NcclRank {
             let is_over = state.broken.is_some() || state.closed;
             drop(state);
             if !is_over {
-                self.give_up(channel, Verdict::Remote { rank, fate, after: Some(channel.done()) });
+                let lost =
+                    |(rank, fate): &&(GlobalRank, Fate)| *fate != Fate::Left && channel.group.members().contains(rank);
+                let verdict = match gone.iter().find(lost) {
+                    Some(&(rank, fate)) => Verdict::Remote { rank, fate, after: None },
+                    None => Verdict::Remote { rank, fate, after: Some(channel.done()) },
+                };
+                self.give_up(channel, verdict);
             }
         }
         let mut bell = lock(&self.world.bell.0);

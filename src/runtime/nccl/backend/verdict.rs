@@ -254,7 +254,15 @@ pub struct View<'a> {
 /// The first of these that holds: a member is gone; two launched different things; one says that it failed itself; a launch
 /// is late; one says that another failed.
 pub fn decide(view: &View<'_>) -> Verdict {
-    let gone = view.gone.iter().filter(|(rank, _)| view.members.contains(rank));
+    // Who leaves while two others have a message on its way is none of it.
+    let is_of = |place: &Place, rank: &GlobalRank| {
+        let members = place.pair.map(|(from, to)| [from, to].map(|at| view.members.get(at as usize)));
+        members.is_none_or(|members| members.contains(&Some(rank)))
+    };
+    let matters = |rank: &GlobalRank, fate: Fate| {
+        fate != Fate::Left || view.late.as_ref().is_none_or(|(place, _)| is_of(place, rank))
+    };
+    let gone = view.gone.iter().filter(|(rank, fate)| view.members.contains(rank) && matters(rank, *fate));
     // Whoever left in order may have done so because of the other.
     let gone = gone.min_by_key(|(rank, fate)| (*fate == Fate::Left, *rank));
     if let Some(&(rank, fate)) = gone {
@@ -318,7 +326,10 @@ fn mismatch(view: &View<'_>) -> Option<Verdict> {
     })
 }
 
-fn differing(view: &View<'_>, (a, first): ByPlace<'_>, (b, second): ByPlace<'_>) -> Option<Verdict> {
+fn differing(view: &View<'_>, one: ByPlace<'_>, other: ByPlace<'_>) -> Option<Verdict> {
+    // Of a message the sender comes first.
+    let swaps = one.1.pair.is_some_and(|(from, _)| one.0 as u32 != from);
+    let ((a, first), (b, second)) = if swaps { (other, one) } else { (one, other) };
     let (what, values) = if first.of == second.of {
         let sides = (Side { place: a, calls: &first.calls[..] }, Side { place: b, calls: &second.calls[..] });
         let found = difference(sides.0, sides.1, view.members.len(), true)?;
@@ -398,6 +409,34 @@ mod tests {
         let expected =
             "group g, all_gather_into #1: ranks disagree on the count: rank 10 has f32 x 2, rank 12 has f32 x 1";
         assert_eq!(verdict(&reports, &[], None), expected);
+    }
+
+    #[test]
+    fn the_two_ends_of_a_message_agree_unless_it_has_two_lengths() {
+        let end = |call: &Call| {
+            let launch = Launch { seq: 0, pair: Some((1, 0)), calls: vec![Outline::of(call)], of: 1 };
+            Some(Report { recent: vec![launch], ..Report::default() })
+        };
+        let part = |bytes| Arena::new(64).unwrap().buffer(0, bytes).unwrap();
+        let sent = end(&Call::send(part(8), DType::F32, crate::ir::GroupRank(0)));
+        let [same, other] = [8, 12].map(|bytes| end(&Call::recv(part(bytes), DType::F32, crate::ir::GroupRank(1))));
+        let expected = "group g, watchdog: rank 10 failed: another rank was in trouble, and did not say why";
+        assert_eq!(verdict(&[same, sent.clone()], &[], None), expected);
+        let expected = "group g, send #0: ranks disagree on the count: rank 11 has f32 x 2, rank 10 has f32 x 3";
+        assert_eq!(verdict(&[other, sent], &[], None), expected);
+    }
+
+    #[test]
+    fn who_leaves_is_not_why_others_wait_for_a_message() {
+        let place = Place { op: "recv".to_owned(), seq: 0, pair: Some((1, 0)) };
+        let members = [0, 1, 2].map(GlobalRank);
+        let reports = [Some(Report { lanes: vec![(false, 1, 1)], ..Report::default() }), Some(Report::default()), None];
+        let of = |gone: u32| {
+            let (gone, late) = ([(GlobalRank(gone), Fate::Left)], Some((place.clone(), Duration::from_secs(1))));
+            decide(&View { members: &members, own: 0, reports: &reports, gone: &gone, late }).culprits()
+        };
+        assert_eq!((of(2), of(1)), (vec![GlobalRank(1)], vec![GlobalRank(1)]));
+        assert_eq!(of(0), [GlobalRank(0)]);
     }
 
     #[test]

@@ -198,6 +198,14 @@ impl World {
         first.ok().and_then(|text| serde_json::from_slice(&text).ok()).unwrap_or(own)
     }
 
+    /// Gives the group up for a verdict that a caller is told, so that it is in the flight record. Returns what all agree on.
+    pub(super) fn fail(&self, channel: &Channel, verdict: Verdict) -> Verdict {
+        let agreed = self.agree(channel, verdict);
+        self.settle(channel, &agreed);
+        self.dump(channel, &agreed, Vec::new());
+        agreed
+    }
+
     /// Gives the group up for a verdict: all that is on its way fails, but what a rank that left in order had done with.
     pub(super) fn settle(&self, channel: &Channel, verdict: &Verdict) {
         let own = channel.own();

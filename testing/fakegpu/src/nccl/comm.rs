@@ -38,6 +38,7 @@ pub struct Inner {
     code: i32,
     pub text: String,
     enqueued: u64,
+    collectives: u64,
     done: u64,
     /// Numbers of the next messages to and from each rank.
     pub sent: BTreeMap<u32, u64>,
@@ -236,6 +237,13 @@ impl Comm {
     /// It stays in progress until it is aborted.
     pub fn stick(&self) {
         self.lock().code = IN_PROGRESS;
+    }
+
+    /// The number of the next collective, from 1.
+    pub fn next_collective(&self) -> u64 {
+        let mut inner = self.lock();
+        inner.collectives += 1;
+        inner.collectives
     }
 
     /// The number of the next piece of work.

@@ -139,7 +139,10 @@ fn enqueue(calls: Vec<Call>) {
                 item.ops.push(op);
                 *planned = planned.or(fault);
             }
-            _ => items.push((Item { number: comm.next(), comm, ops: vec![op] }, stream, fault)),
+            _ => {
+                let nth = if is_message { 0 } else { comm.next_collective() };
+                items.push((Item { number: comm.next(), nth, comm, ops: vec![op] }, stream, fault));
+            }
         }
     }
     for (item, stream, fault) in items {

@@ -53,6 +53,8 @@ pub struct Op {
 pub struct Item {
     pub comm: Arc<Comm>,
     pub number: u64,
+    /// The number of a collective among those, the same on all ranks.
+    pub nth: u64,
     pub ops: Vec<Op>,
 }
 
@@ -114,10 +116,10 @@ impl Item {
             _ => read(stream, op.from, part, violation)?,
         };
         let mine = op.header(comm);
-        comm.room.post(&format!("op.{}.{rank}", self.number), mine, &input).map_err(Stop::system)?;
+        comm.room.post(&format!("op.{}.{rank}", self.nth), mine, &input).map_err(Stop::system)?;
         let mut inputs = Vec::with_capacity(size);
         for other in 0..size {
-            let name = format!("op.{}.{other}", self.number);
+            let name = format!("op.{}.{other}", self.nth);
             let (theirs, input) = comm.wait(|| comm.room.read(&name).map_err(Stop::system))?;
             if (Header { rank: mine.rank, pid: mine.pid, ..theirs }) != mine {
                 return Err(Stop::usage(format!("{}, {}", words(&mine), words(&theirs))));
@@ -125,7 +127,7 @@ impl Item {
             inputs.push(input);
         }
         // All have posted this one, so have read the one before.
-        comm.room.remove(&format!("op.{}.{rank}", self.number - 1));
+        comm.room.remove(&format!("op.{}.{rank}", self.nth - 1));
         let output = match op.kind {
             Kind::Broadcast => inputs.swap_remove(op.root as usize),
             Kind::Reduce if !is_root => return Ok(()),
