@@ -126,8 +126,10 @@ impl Plan {
             }
             groups.push(members);
         }
-        let count = 3 + random.below(5) as usize;
-        let steps = (0..count).map(|nth| step(&mut random, &groups, nth)).collect();
+        let count = 2 + random.below(5) as usize;
+        // A group connects when all of its members launch something, which a message of two others is not.
+        let first = (0..groups.len()).map(|group| Step { group, calls: vec![What::Barrier] });
+        let steps = first.chain((0..count).map(|nth| step(&mut random, &groups, nth))).collect();
         let culprit = random.below(u64::from(size)) as u32;
         let (announced, waits) = (random.below(3) == 0, random.below(2) == 0);
         let mut plan = Self { seed, size, groups, steps, fault, culprit, at: 0, announced, waits };
@@ -138,8 +140,13 @@ impl Plan {
     /// Makes room for the fault.
     fn place(&mut self, random: &mut Random) {
         let own: Vec<usize> = (0..self.groups.len()).filter(|at| self.groups[*at].contains(&self.culprit)).collect();
-        self.at = random.below(self.steps.len() as u64) as usize;
-        let group = own[random.below(own.len() as u64) as usize];
+        let (first, all) = (self.groups.len(), self.steps.len());
+        self.at = random.below(all as u64) as usize;
+        let group = if self.at < first { self.at } else { own[random.below(own.len() as u64) as usize] };
+        if !own.contains(&group) {
+            // What all members do first stays so.
+            return self.place(random);
+        }
         // Of a kind that every fault can strike, and that the culprit takes part in.
         self.steps[self.at] = Step { group, calls: vec![What::Sum { elements: 1000 }] };
         match self.fault {

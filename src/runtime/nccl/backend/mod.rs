@@ -6,7 +6,7 @@
 //!   waits for which is the caller's to say, by the group's [`stream`](Backend::stream). Buffers of the host are lent to the
 //!   call, and travel by way of page-locked memory.
 //! - **Groups** connect at their first launch, or by [`announce`](Backend::announce), which does so in an order that all ranks
-//!   agree on.
+//!   agree on. All members have to come for that, also when the first launch is a message between two of them.
 //! - **Faults.** A thread of the rank asks NCCL for errors, the clock for calls that take too long, and the store for other
 //!   ranks. The rank that notices something asks all members where they are, waits for [`NcclOptions::grace`] at most, and
 //!   writes a verdict, which is everyone's. Then all calls in flight fail with an error that names the ranks at fault, the

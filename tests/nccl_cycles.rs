@@ -1,0 +1,82 @@
+//! Ranks of NCCL that start and end leave nothing behind. The only tests of their process: they count what that has.
+#![cfg(target_os = "linux")]
+
+mod collective;
+mod fakegpu;
+mod nccl_threads;
+
+use bucketeer::ir::GlobalRank;
+use bucketeer::runtime::Backend;
+use fakegpu::{Session, session};
+use nccl_threads::{options, reduce};
+use std::fs;
+use std::time::Instant;
+
+/// Memory may settle in the first cycles.
+const SETTLED: u32 = 100;
+
+/// What a cycle may take more: noise of the allocator, and of the fake in the same process. A rank's watchdog alone has a
+/// stack of more.
+const MOST_MORE_BYTES: u64 = 4096;
+
+fn entries(folder: &str) -> usize {
+    fs::read_dir(folder).unwrap().count()
+}
+
+fn resident_kib() -> u64 {
+    let status = fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+    line.trim().trim_end_matches(" kB").parse().unwrap()
+}
+
+/// Two ranks with two groups; they close, leave, or fail.
+fn cycle(session: &Session, nth: u32) {
+    nccl_threads::run(session, 2, &options(60_000), |rank, world, store| {
+        let pair = rank.new_group("pair", &[GlobalRank(0), GlobalRank(1)]).unwrap();
+        reduce(&rank, world, 100).unwrap();
+        reduce(&rank, &pair, 100).unwrap();
+        match (nth % 4, rank.rank().0) {
+            (0 | 1, _) => rank.close().unwrap(),
+            (2, 1) => store.lose(),
+            (3, 0) => rank.abort(world),
+            _ => {}
+        }
+    });
+    // The fake's log is not what is counted.
+    assert_eq!((session.violations(), session.live_comms()), (Vec::new(), 0));
+}
+
+fn cycles(count: u32) {
+    let session = session();
+    cycle(&session, 0);
+    let (descriptors, threads) = (entries("/proc/self/fd"), entries("/proc/self/task"));
+    let start = Instant::now();
+    let mut settled = 0;
+    for done in 1..=count {
+        cycle(&session, done);
+        if done == SETTLED.min(count) {
+            settled = resident_kib();
+        }
+    }
+    let (took, more) = (start.elapsed(), resident_kib().saturating_sub(settled));
+    println!("{count} cycles in {took:?}; {more} KiB more after the last {}", count.saturating_sub(SETTLED));
+    assert_eq!((entries("/proc/self/fd"), session.live()), (descriptors, [0; 4]));
+    // A thread that has ended is gone a moment later.
+    let waits = Instant::now();
+    while entries("/proc/self/task") > threads && waits.elapsed() < nccl_threads::LIMIT {
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+    assert_eq!(entries("/proc/self/task"), threads);
+    assert!(more * 1024 <= u64::from(count) * MOST_MORE_BYTES, "{more} KiB more");
+}
+
+#[test]
+fn ranks_that_start_and_end_leave_no_descriptors_threads_or_memory() {
+    cycles(200);
+}
+
+#[test]
+#[ignore = "a minute; in release"]
+fn a_thousand_starts_and_ends_leave_no_descriptors_threads_or_memory() {
+    cycles(1000);
+}
