@@ -6,12 +6,15 @@ mod fakegpu;
 mod nccl_threads;
 
 use bucketeer::ir::{DType, GlobalRank, ReduceOp};
-use bucketeer::runtime::nccl::NcclOptions;
-use bucketeer::runtime::{Backend, BufferError, CallOptions, CommError, Fate, Operands};
+use bucketeer::runtime::nccl::{NcclOptions, NcclRank};
+use bucketeer::runtime::store::{MemoryStore, Store, StoreError};
+use bucketeer::runtime::{Announced, Backend, BufferError, Call, CallOptions, CommError, Fate, Operands, Outline};
 use collective::ranks;
 use fakegpu::session;
 use nccl_threads::{LIMIT, Meet, flight_record, folder, options, reduce, run, words};
 use serde_json::json;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
 /// Far longer than any test may take.
@@ -154,6 +157,104 @@ fn a_block_that_is_open_when_its_rank_goes_frees_its_buffers() {
         buffer.read().map(|bytes| bytes.len()).map_err(|error| error.to_string())
     });
     assert_eq!((left, session.live()), (vec![Ok(4)], [0; 4]));
+}
+
+/// A store that counts the values that it holds of one rank.
+struct Counting(MemoryStore, AtomicI64);
+
+impl Store for Counting {
+    fn rank(&self) -> GlobalRank {
+        self.0.rank()
+    }
+
+    fn world_size(&self) -> u32 {
+        self.0.world_size()
+    }
+
+    fn set(&self, key: &str, value: &[u8]) -> Result<(), StoreError> {
+        self.1.fetch_add(1, Ordering::Relaxed);
+        self.0.set(key, value)
+    }
+
+    fn set_once(&self, key: &str, value: &[u8]) -> Result<Vec<u8>, StoreError> {
+        self.0.set_once(key, value)
+    }
+
+    fn get(&self, keys: &[String]) -> Result<Vec<Option<Vec<u8>>>, StoreError> {
+        self.0.get(keys)
+    }
+
+    fn wait(&self, keys: &[String], timeout: Duration) -> Result<Vec<Vec<u8>>, StoreError> {
+        self.0.wait(keys, timeout)
+    }
+
+    fn add(&self, key: &str, delta: i64) -> Result<i64, StoreError> {
+        self.0.add(key, delta)
+    }
+
+    fn remove(&self, key: &str) -> Result<bool, StoreError> {
+        let removed = self.0.remove(key)?;
+        self.1.fetch_sub(i64::from(removed), Ordering::Relaxed);
+        Ok(removed)
+    }
+
+    fn gone(&self) -> Vec<(GlobalRank, Fate)> {
+        self.0.gone()
+    }
+
+    fn refused(&self) -> Vec<String> {
+        self.0.refused()
+    }
+}
+
+#[test]
+fn what_is_announced_again_and_again_does_not_fill_the_store() {
+    let session = session();
+    let (nccl, driver) = (session.nccl(), session.driver());
+    std::thread::scope(|scope| {
+        for store in MemoryStore::world(2) {
+            let (nccl, driver) = (&nccl, &driver);
+            scope.spawn(move || {
+                let store = Arc::new(Counting(store, AtomicI64::new(0)));
+                let context = driver.device(store.rank().0).unwrap().context().unwrap();
+                let rank = NcclRank::new(nccl, &context, store.clone(), options(NEVER_MS)).unwrap();
+                let group = rank.new_group("world", &ranks(2)).unwrap();
+                let calls = vec![Outline::of(&Call::barrier())];
+                for _ in 0..100 {
+                    rank.announce(&[Announced { group: group.clone(), calls: calls.clone() }]).unwrap();
+                }
+                let held = store.1.load(Ordering::Relaxed);
+                assert!(held < 5, "{held} values");
+                rank.close().unwrap();
+            });
+        }
+    });
+}
+
+#[test]
+fn who_goes_after_another_gives_up_what_would_still_arrive() {
+    let session = session();
+    let left = Meet::new(2);
+    run(&session, 2, &NcclOptions { grace: LIMIT, ..options(NEVER_MS) }, |rank, group, _| {
+        reduce(&rank, group, 1).unwrap();
+        if rank.rank() == GlobalRank(1) {
+            reduce(&rank, group, 1).unwrap();
+            drop(rank);
+            return left.wait();
+        }
+        // The sum is made, and the copy to the host is late.
+        session.delay_stream_us(&rank.stream(group).unwrap(), 500_000);
+        let buffer = rank.arena(4).unwrap().buffer(0, 4).unwrap();
+        let data = Operands::in_place(buffer, DType::F32);
+        let work = rank.all_reduce(group, data, ReduceOp::Sum.into(), &CallOptions::default()).unwrap();
+        left.wait();
+        std::thread::sleep(Duration::from_millis(50));
+        assert!(!work.is_done());
+        drop(rank);
+        let error = work.wait(None).unwrap_err();
+        assert!(matches!(error, CommError::Remote { rank: GlobalRank(1), fate: Fate::Left, .. }), "{error}");
+    });
+    assert_eq!((session.live_comms(), session.violations()), (0, Vec::new()));
 }
 
 #[test]

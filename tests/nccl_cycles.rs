@@ -12,11 +12,10 @@ use nccl_threads::{options, reduce};
 use std::fs;
 use std::time::Instant;
 
-/// Memory may settle in the first cycles.
-const SETTLED: u32 = 100;
+/// Memory may settle in the first cycles: the fake keeps what was freed for a while.
+const SETTLED: u32 = 200;
 
-/// What a cycle may take more: noise of the allocator, and of the fake in the same process. A rank's watchdog alone has a
-/// stack of more.
+/// What a cycle may take more on average: noise of the allocator. A flight record alone is more.
 const MOST_MORE_BYTES: u64 = 4096;
 
 fn entries(folder: &str) -> usize {
@@ -72,7 +71,7 @@ fn cycles(count: u32) {
 
 #[test]
 fn ranks_that_start_and_end_leave_no_descriptors_threads_or_memory() {
-    cycles(200);
+    cycles(250);
 }
 
 #[test]

@@ -79,11 +79,15 @@ fn splits<C: Described>(a: &C, b: &C, (first, second): (usize, usize), size: usi
     let (b_sends, b_wants) = b.split_bytes(size);
     let gives = |bytes: u64, to: usize| format!("{bytes} bytes for group rank {to}");
     let wants = |bytes: u64, from: usize| format!("room for {bytes} bytes from group rank {from}");
-    if a_sends[second] != b_wants[first] {
-        return Some(said("split", gives(a_sends[second], second), wants(b_wants[first], first)));
+    // What another rank reports may be of other lengths.
+    let at = |parts: &[u64], place: usize| parts.get(place).copied().unwrap_or(0);
+    let (given, wanted) = (at(&a_sends, second), at(&b_wants, first));
+    if given != wanted {
+        return Some(said("split", gives(given, second), wants(wanted, first)));
     }
-    if b_sends[first] != a_wants[second] {
-        return Some(said("split", wants(a_wants[second], second), gives(b_sends[first], first)));
+    let (given, wanted) = (at(&b_sends, first), at(&a_wants, second));
+    if given != wanted {
+        return Some(said("split", wants(wanted, second), gives(given, first)));
     }
     None
 }

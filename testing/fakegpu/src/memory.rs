@@ -11,6 +11,8 @@ const ALIGN: usize = 256;
 const FRESH: u8 = 0xcd;
 const FREED: u8 = 0xdd;
 const FENCE: u8 = 0xfd;
+/// Most freed allocations that are kept: each has guards, too.
+const QUARANTINED: usize = 1024;
 /// Freed bytes that are kept, and of one block the bytes at each end that are looked at.
 const QUARANTINE_BYTES: usize = 16 << 20;
 const LOOKED_AT: usize = 64 << 10;
@@ -122,7 +124,7 @@ impl Memory {
         allocation.block.fill(GUARD, allocation.bytes, FREED);
         self.freed.push_back(allocation);
         let mut kept: usize = self.freed.iter().map(|freed| freed.bytes).sum();
-        while kept > QUARANTINE_BYTES && self.freed.len() > 1 {
+        while kept > QUARANTINE_BYTES && self.freed.len() > 1 || self.freed.len() > QUARANTINED {
             kept -= self.freed.pop_front().map_or(0, |freed| freed.bytes);
         }
         true

@@ -41,6 +41,12 @@ struct Shared {
     pair: Option<GlobalRank>,
 }
 
+impl Shared {
+    fn digest_of(&self, rank: GlobalRank) -> String {
+        format!("{}/digest/{}", self.key, rank.0)
+    }
+}
+
 impl World {
     /// See [`Backend::announce`](crate::runtime::Backend::announce).
     pub(super) fn announce(&self, launches: &[Announced]) -> Result<(), CommError> {
@@ -54,8 +60,7 @@ impl World {
         let all = self.shared(nth, &used, launches);
         for shared in &all {
             let digest = fnv(&serde_json::to_vec(&steps(shared, launches)).unwrap_or_default());
-            let key = format!("{}/digest/{}", shared.key, self.store.rank().0);
-            let set = self.store.set(&key, format!("{digest:016x}").as_bytes());
+            let set = self.store.set(&shared.digest_of(self.store.rank()), format!("{digest:016x}").as_bytes());
             set.map_err(|error| {
                 let channel = &shared.channels[0];
                 self.fail(channel, self.store_failure(channel, &error)).describe(channel.group.name())
@@ -66,6 +71,7 @@ impl World {
             self.compare_shared(shared, launches)
                 .map_err(|verdict| self.fail(channel, verdict).describe(channel.group.name()))?;
         }
+        self.forget_digests(&all);
         // In one order on all ranks, so that no two wait for each other.
         used.iter().try_for_each(|channel| self.connected(channel).map(drop))
     }
@@ -103,18 +109,31 @@ impl World {
         sets.into_iter().map(shared).collect()
     }
 
+    /// Whoever has come this far has read what this rank announced before; else a world that announces often fills the store.
+    fn forget_digests(&self, all: &[Shared]) {
+        let met: BTreeSet<GlobalRank> = all.iter().flat_map(|shared| shared.others.iter().copied()).collect();
+        let mut digests = lock(&self.digests);
+        let (read, unread) = digests.drain(..).partition(|(_, others)| others.iter().all(|rank| met.contains(rank)));
+        *digests = unread;
+        digests.extend(all.iter().map(|shared| (shared.digest_of(self.store.rank()), shared.others.clone())));
+        drop(digests);
+        let read: Vec<(String, Vec<GlobalRank>)> = read;
+        // One that stays does no harm.
+        read.iter().for_each(|(key, _)| drop(self.store.remove(key)));
+    }
+
     fn compare_shared(&self, shared: &Shared, launches: &[Announced]) -> Result<(), Verdict> {
         let channel = &shared.channels[0];
-        let key = |what: &str, rank: GlobalRank| format!("{}/{what}/{}", shared.key, rank.0);
+        let list_of = |rank: GlobalRank| format!("{}/list/{}", shared.key, rank.0);
         let own_steps = steps(shared, launches);
         let own = format!("{:016x}", fnv(&serde_json::to_vec(&own_steps).unwrap_or_default()));
-        let keys: Vec<String> = shared.others.iter().map(|rank| key("digest", *rank)).collect();
+        let keys: Vec<String> = shared.others.iter().map(|rank| shared.digest_of(*rank)).collect();
         let digests = self.meet(channel, &keys, |at| shared.others[at])?;
         let differs = digests.iter().position(|digest| digest != own.as_bytes());
         let Some(other) = differs.map(|at| shared.others[at]) else { return Ok(()) };
         let lost = |error| self.store_failure(channel, &error);
-        self.store.set(&key("list", self.store.rank()), &list(&own_steps)).map_err(lost)?;
-        let theirs = self.meet(channel, &[key("list", other)], |_| other)?;
+        self.store.set(&list_of(self.store.rank()), &list(&own_steps)).map_err(lost)?;
+        let theirs = self.meet(channel, &[list_of(other)], |_| other)?;
         let theirs: Vec<Step> = theirs.first().and_then(|text| serde_json::from_slice(text).ok()).unwrap_or_default();
         let ours: Vec<Step> = serde_json::from_slice(&list(&own_steps)).unwrap_or_default();
         Err(first_difference(channel, self.store.rank(), other, (&ours, &theirs)))

@@ -91,6 +91,8 @@ struct World {
     /// Held while a group connects.
     connecting: Mutex<()>,
     announced: AtomicU64,
+    /// This rank's digests in the store, and who reads them.
+    digests: Mutex<Vec<(String, Vec<GlobalRank>)>>,
     bell: (Mutex<Bell>, Condvar),
 }
 
@@ -121,6 +123,7 @@ impl NcclRank {
             record: Arc::new(Mutex::new(FlightRecord::new(rank))),
             connecting: Mutex::new(()),
             announced: AtomicU64::new(0),
+            digests: Mutex::default(),
             bell: (Mutex::default(), Condvar::new()),
         });
         let watched = world.clone();
@@ -310,7 +313,7 @@ impl NcclRank {
 
     fn give_up(&self, channel: &Channel, verdict: Verdict) {
         let agreed = self.world.agree(channel, verdict);
-        self.world.settle(channel, &agreed);
+        self.world.break_off(channel, &agreed);
     }
 }
 

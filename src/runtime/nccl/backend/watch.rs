@@ -201,30 +201,35 @@ impl World {
     /// Gives the group up for a verdict that a caller is told, so that it is in the flight record. Returns what all agree on.
     pub(super) fn fail(&self, channel: &Channel, verdict: Verdict) -> Verdict {
         let agreed = self.agree(channel, verdict);
-        self.settle(channel, &agreed);
+        self.break_off(channel, &agreed);
         self.dump(channel, &agreed, Vec::new());
         agreed
     }
 
-    /// Gives the group up for a verdict: all that is on its way fails, but what a rank that left in order had done with.
+    /// Gives the group up for a verdict, but for what a rank that left in order had done with, as long as that arrives.
     pub(super) fn settle(&self, channel: &Channel, verdict: &Verdict) {
-        let own = channel.own();
-        let (failing, fails, reports) = {
+        if let Verdict::Remote { rank, fate, after: Some(after) } = verdict
+            && *rank != channel.own()
+        {
             let mut state = lock(&channel.state);
-            if state.broken.is_some() {
+            state.departed = Some((*rank, *fate));
+            // This is asked again while something arrives.
+            let since = *state.departing.get_or_insert_with(Instant::now);
+            let arrives = |place: &Place| place.pair.is_none() && place.seq < *after;
+            let first = state.flying.front().map(|ticket| ticket.places());
+            if first.is_none_or(|places| places.iter().all(arrives)) && since.elapsed() < self.options.grace {
                 return;
             }
-            if let Verdict::Remote { rank, fate, after: Some(after) } = verdict
-                && *rank != own
-            {
-                state.departed = Some((*rank, *fate));
-                // What it had done with still arrives; this is asked again while it does.
-                let since = *state.departing.get_or_insert_with(Instant::now);
-                let arrives = |place: &Place| place.pair.is_none() && place.seq < *after;
-                let first = state.flying.front().map(|ticket| ticket.places());
-                if first.is_none_or(|places| places.iter().all(arrives)) && since.elapsed() < self.options.grace {
-                    return;
-                }
+        }
+        self.break_off(channel, verdict);
+    }
+
+    /// Gives the group up for a verdict: all that is on its way fails.
+    pub(super) fn break_off(&self, channel: &Channel, verdict: &Verdict) {
+        let (failing, fails, reports) = {
+            let state = lock(&channel.state);
+            if state.broken.is_some() {
+                return;
             }
             let fails = !state.flying.is_empty() || state.entered.is_some();
             let reports = state.trouble.as_ref().map(|trouble| trouble.reports.clone());
