@@ -137,11 +137,10 @@ pub fn play(
         wait(|| others().iter().all(|other| Some(*other) == gone || host.is_finished(*other)));
         if plan.fault == Fault::Nothing { rank.close() } else { Ok(()) }
     });
-    let told = told.err().map(|error| {
+    told.err().map(|error| {
         let record = recorded(folder, number, &error.site().group);
         Told { record, ..Told::of(&error) }
-    });
-    told
+    })
 }
 
 pub fn wait(holds: impl Fn() -> bool) {
