@@ -35,7 +35,7 @@ pub(super) fn roles(text: &str, module: &Module) -> Vec<Role> {
     roles[module.entry] = Role::Entry;
     // Callers stand below what they call, so that a role is known once all computations below are done.
     for caller in (0..roles.len()).rev() {
-        if roles[caller] == Role::Inner {
+        if roles[caller] == Role::Inner || !module.computations[caller].opcodes.regions {
             continue;
         }
         let in_loop = roles[caller] == Role::Region(RegionKind::Loop);
@@ -75,11 +75,15 @@ pub(super) fn wrapped<'m>(text: &str, module: &'m Module, computation: usize) ->
     (in_order && operands.len() + 1 == computation.instructions().len()).then_some(root)
 }
 
-/// A digest of each computation's body and of all that it calls: 128 bits, by FNV-1a over words of eight bytes. Equal texts
+/// A digest of the body, and of all that it calls, of each computation that is called: 128 bits, by FNV-1a over words of eight bytes. Equal texts
 /// have equal digests in every run and release.
 pub(super) fn digests(text: &str, module: &Module) -> Vec<u128> {
     let mut digests: Vec<u128> = Vec::with_capacity(module.computations.len());
-    for computation in &module.computations {
+    for (computation, is_called) in module.computations.iter().zip(module.is_called()) {
+        if !is_called {
+            digests.push(0);
+            continue;
+        }
         let mut digest = 0x6c62_272e_07bb_0142_62b8_2175_6295_c58d_u128;
         let mut add = |word: u128| digest = (digest ^ word).wrapping_mul(0x0100_0000_0000_0000_0000_013b);
         let body = computation.body.of(text).as_bytes();

@@ -9,12 +9,12 @@ use super::module::{Computation, Module};
 /// The metadata of each instruction's domain, by its place in the computation; empty where no domain says. `None` if
 /// the computation has no domains.
 pub(super) fn of<'t>(text: &'t str, module: &Module, computation: &Computation) -> Option<Vec<&'t str>> {
+    if !computation.opcodes.domain {
+        return None;
+    }
     let range = computation.instructions();
     let instructions = &module.instructions[range.clone()];
     let is_domain = |index: usize| instructions[index].opcode.of(text) == "domain";
-    if !(0..instructions.len()).any(is_domain) {
-        return None;
-    }
     let mut part: Vec<usize> = (0..instructions.len()).collect();
     let operands = |index: usize| module.operands(&instructions[index]).iter().map(|o| o.target as usize - range.start);
     for index in (0..instructions.len()).filter(|&index| !is_domain(index)) {

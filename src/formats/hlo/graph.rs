@@ -32,7 +32,7 @@ use super::calls::{self, Role, region_attributes};
 use super::collective::{self, Collectives, Decoded};
 use super::error::Fault;
 use super::lex::Span;
-use super::module::{Module, is_call};
+use super::module::{Module, flies, is_call};
 use super::{domains, layout, shape};
 use crate::ir::{
     Arg, Args, ArgsId, ControlEdge, Graph, Name, Names, Node, NodeId, Op, Region, RegionId, Strength, Type, TypeId,
@@ -201,8 +201,7 @@ impl<'t> Builder<'t> {
         let first = computation.first as usize;
         let mut loose = vec![false; computation.instructions().len()];
         let word = |at: usize| module.instructions[at].opcode.of(text);
-        let flies = |word: &str| word.ends_with("-start") || word.ends_with("-update");
-        if !computation.instructions().any(|at| flies(word(at))) {
+        if !computation.opcodes.flies {
             return loose;
         }
         if flies(word(computation.root as usize)) {

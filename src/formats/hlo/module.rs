@@ -4,6 +4,7 @@
 //! defined above their uses, as XLA's parser wants it: operands and control predecessors in their computation,
 //! computations in the module. Calls can therefore not be cyclic.
 
+use super::calls::region_attributes;
 use super::error::Fault;
 use super::lex::{Cursor, Span};
 use crate::ir::{Name, Names};
@@ -56,6 +57,31 @@ pub(super) struct Computation {
     pub root: u32,
     /// What stands between its braces.
     pub body: Span,
+    pub opcodes: Opcodes,
+}
+
+/// Which opcodes a computation has that its readers would otherwise look for among all of its instructions.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Opcodes {
+    /// `domain`.
+    pub domain: bool,
+    /// `-start` or `-update`.
+    pub flies: bool,
+    /// Opcodes whose attributes name regions.
+    pub regions: bool,
+}
+
+impl Opcodes {
+    fn add(&mut self, opcode: &str) {
+        self.domain |= opcode == "domain";
+        self.flies |= flies(opcode);
+        self.regions |= !region_attributes(opcode).is_empty();
+    }
+}
+
+/// Whether an opcode's value is in flight.
+pub(super) fn flies(opcode: &str) -> bool {
+    opcode.ends_with("-start") || opcode.ends_with("-update")
 }
 
 impl Computation {
@@ -115,6 +141,13 @@ impl Module {
     pub(super) fn attribute(&self, text: &str, instruction: &Instruction, key: &str) -> Option<Span> {
         let found = self.attributes(instruction).iter().find(|attribute| attribute.key.of(text) == key);
         found.map(|attribute| attribute.value)
+    }
+
+    /// By computation: whether an attribute names it.
+    pub(super) fn is_called(&self) -> Vec<bool> {
+        let mut called = vec![false; self.computations.len()];
+        self.calls.iter().for_each(|&(_, callee)| called[callee as usize] = true);
+        called
     }
 
     /// The computations that an attribute's value names.
@@ -239,6 +272,7 @@ impl<'a> Reader<'a> {
         self.first = first as u32;
         let body = self.cursor.at;
         let mut root = None;
+        let mut opcodes = Opcodes::default();
         loop {
             let lead = self.cursor.at;
             self.cursor.skip_blank()?;
@@ -248,6 +282,7 @@ impl<'a> Reader<'a> {
             self.instruction(lead)?;
             let index = self.module.instructions.len() - 1;
             let instruction = &self.module.instructions[index];
+            opcodes.add(instruction.opcode.of(self.cursor.text));
             if instruction.is_root && root.replace(index).is_some() {
                 let text = instruction.name.of(self.cursor.text);
                 let problem = format!("`{text}` is a second ROOT of its computation");
@@ -264,7 +299,8 @@ impl<'a> Reader<'a> {
         self.attributes(&mut Vec::new())?;
         let index = self.module.computations.len() as u32;
         let root = root.unwrap_or(end - 1) as u32;
-        self.module.computations.push(Computation { name, first: first as u32, end: end as u32, root, body });
+        let (first, end) = (first as u32, end as u32);
+        self.module.computations.push(Computation { name, first, end, root, body, opcodes });
         let text = name.of(self.cursor.text);
         match self.computations.insert(text, index) {
             Some(_) => Err(Fault::new(name.at(), format!("computation `{text}` is there already"), "another name")),
