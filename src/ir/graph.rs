@@ -2,6 +2,7 @@
 
 use super::args::{Arg, Args, ArgsTable, starts_with_list};
 use super::entities::{ArgsId, GroupId, MetaId, Name, NodeId, RegionId, TypeId};
+use super::kept::{Kept, Originals};
 use super::names::Names;
 use super::ops::{Collective, GlobalRank, Op};
 use super::types::{Dim, TensorType, Type, Types};
@@ -24,6 +25,14 @@ pub struct Node {
     pub meta: MetaId,
     first_operand: u32,
     operand_count: u32,
+}
+
+impl Node {
+    /// Its operands' place among those of all nodes.
+    const fn operands(&self) -> std::ops::Range<usize> {
+        let start = self.first_operand as usize;
+        start..start + self.operand_count as usize
+    }
 }
 
 /// Ranks that communicate.
@@ -114,6 +123,7 @@ pub struct Graph {
     groups: Vec<ProcessGroup>,
     regions: Vec<Region>,
     metas: Vec<Meta>,
+    originals: Option<Originals>,
     /// Order edges beside those of data and memory.
     pub control: Vec<ControlEdge>,
     /// Likely values of symbols; they guide sizes, never meaning.
@@ -144,15 +154,44 @@ impl Graph {
             groups: Vec::new(),
             regions: vec![Region { parent: RegionId::ROOT, kind: RegionKind::Root, label: "".into() }],
             metas: vec![Meta::default()],
+            originals: None,
             control: Vec::new(),
             hints: IndexMap::new(),
             scheduled: false,
         }
     }
 
-    /// An empty graph in which these strings are interned already.
-    pub(crate) fn with_names(name: &str, names: Names) -> Self {
-        Self { names, ..Self::new(name) }
+    /// An empty graph in which these strings are interned already, with room for so many nodes and operands.
+    pub(crate) fn with_names(name: &str, names: Names, nodes: usize, operands: usize) -> Self {
+        let (nodes, operands) = (Vec::with_capacity(nodes), Vec::with_capacity(operands));
+        Self { names, nodes, operands, ..Self::new(name) }
+    }
+
+    /// From now on, keeps what the nodes are now when they are edited; [`Graph::is_kept`] and [`Graph::edited`] tell.
+    pub(crate) fn keep_originals(&mut self) {
+        self.originals = Some(Originals::of(self.nodes.len()));
+    }
+
+    /// Keeps no originals any more.
+    pub(crate) fn forget_originals(&mut self) {
+        self.originals = None;
+    }
+
+    /// Whether a node was there when [`Graph::keep_originals`] was called.
+    pub(crate) fn is_kept(&self, id: NodeId) -> bool {
+        self.originals.as_ref().is_some_and(|originals| originals.contains(id))
+    }
+
+    /// What a node was at that time, if it was edited since. Metadata is no part of it.
+    pub(crate) fn edited(&self, id: NodeId) -> Option<&Kept> {
+        self.originals.as_ref()?.get(id)
+    }
+
+    fn before_edit(&mut self, id: NodeId) {
+        if let Some(originals) = &mut self.originals {
+            let node = &self.nodes[id.index()];
+            originals.keep(id, node, &self.operands[node.operands()]);
+        }
     }
 
     /// Nodes in program order.
@@ -180,26 +219,25 @@ impl Graph {
 
     /// The node of an id, to edit. Operands are edited with [`Graph::set_operands`].
     pub fn node_mut(&mut self, id: NodeId) -> &mut Node {
+        self.before_edit(id);
         &mut self.nodes[id.index()]
     }
 
     /// A node's operands, in order of appearance in its arguments.
     #[must_use]
     pub fn operands(&self, id: NodeId) -> &[NodeId] {
-        let node = &self.nodes[id.index()];
-        let start = node.first_operand as usize;
-        &self.operands[start..start + node.operand_count as usize]
+        &self.operands[self.nodes[id.index()].operands()]
     }
 
     /// A node's operands, to replace one by one.
     pub fn operands_mut(&mut self, id: NodeId) -> &mut [NodeId] {
-        let node = &self.nodes[id.index()];
-        let start = node.first_operand as usize;
-        &mut self.operands[start..start + node.operand_count as usize]
+        self.before_edit(id);
+        &mut self.operands[self.nodes[id.index()].operands()]
     }
 
     /// Gives a node other operands; their number may differ.
     pub fn set_operands(&mut self, id: NodeId, operands: &[NodeId]) {
+        self.before_edit(id);
         let (first_operand, operand_count) = self.store_operands(operands);
         let node = &mut self.nodes[id.index()];
         node.first_operand = first_operand;

@@ -7,6 +7,7 @@ mod entities;
 mod graph;
 pub mod infer;
 pub mod json;
+mod kept;
 mod names;
 pub mod ops;
 pub mod optable;

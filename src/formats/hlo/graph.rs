@@ -35,7 +35,7 @@ use super::lex::Span;
 use super::module::{Module, flies, is_call};
 use super::{domains, layout, shape};
 use crate::ir::{
-    Arg, Args, ArgsId, ControlEdge, Graph, Name, Names, Node, NodeId, Op, Region, RegionId, Strength, Type, TypeId,
+    Arg, Args, ArgsId, ControlEdge, Graph, Name, Names, NodeId, Op, Region, RegionId, Strength, Type, TypeId,
 };
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
@@ -51,7 +51,7 @@ const EFFECTS: &[&str] = &["send", "send-done", "recv", "recv-done", "infeed", "
 /// No instruction, no node.
 pub(super) const NONE: u32 = u32::MAX;
 
-/// Which node is which instruction, and what the nodes were when they were read.
+/// Which node is which instruction, and what was read beside the nodes. What those were, the graph keeps.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Links {
     /// By node, of those that were read: its instruction. A collective and the wait behind it have the same.
@@ -63,33 +63,8 @@ pub(super) struct Links {
     pub region: Vec<Option<RegionId>>,
     /// The order as it was read.
     pub order: Vec<NodeId>,
-    /// The nodes as they were read, and their operands.
-    pub nodes: Vec<Node>,
-    operands: Vec<NodeId>,
-    operand_ends: Vec<u32>,
     /// The order edges that were read.
     pub control: Vec<ControlEdge>,
-}
-
-impl Links {
-    /// The operands that a node had when it was read.
-    pub(super) fn operands(&self, index: usize) -> &[NodeId] {
-        let start = if index == 0 { 0 } else { self.operand_ends[index - 1] as usize };
-        &self.operands[start..self.operand_ends[index] as usize]
-    }
-
-    fn remember(&mut self, graph: &Graph) {
-        self.order = graph.order().to_vec();
-        self.nodes.reserve_exact(graph.arena_len());
-        self.operand_ends.reserve_exact(graph.arena_len());
-        for index in 0..graph.arena_len() {
-            let id = NodeId::from_index(index);
-            self.nodes.push(*graph.node(id));
-            self.operands.extend_from_slice(graph.operands(id));
-            self.operand_ends.push(self.operands.len() as u32);
-        }
-        self.control.clone_from(&graph.control);
-    }
 }
 
 /// Makes the graph of a module.
@@ -133,11 +108,12 @@ struct Builder<'t> {
 
 impl<'t> Builder<'t> {
     fn new(text: &'t str, module: &'t Module, names: Names) -> Result<Self, Fault> {
-        let mut graph = Graph::with_names(module.name.of(text), names);
-        let wait_args = graph.intern_args(Args::positional(vec![Arg::Operand(0)]));
         let count = module.instructions.len();
+        let (nodes, operands) = (count + count / 8, module.operand_count() + count / 8);
+        let mut graph = Graph::with_names(module.name.of(text), names, nodes, operands);
+        let wait_args = graph.intern_args(Args::positional(vec![Arg::Operand(0)]));
         let links = Links {
-            instruction: Vec::with_capacity(count + count / 8),
+            instruction: Vec::with_capacity(nodes),
             first: vec![NONE; count],
             value: vec![NONE; count],
             region: vec![None; module.computations.len()],
@@ -485,7 +461,9 @@ impl<'t> Builder<'t> {
         self.links.instruction.push(NONE);
         order.push(output);
         self.graph.set_order(order);
-        self.links.remember(&self.graph);
+        self.graph.keep_originals();
+        self.links.order = self.graph.order().to_vec();
+        self.links.control.clone_from(&self.graph.control);
         Ok((self.graph, self.links))
     }
 }

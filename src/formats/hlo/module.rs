@@ -133,6 +133,11 @@ impl Module {
         &self.operands[instruction.operands.0 as usize..instruction.operands.1 as usize]
     }
 
+    /// How many operands all instructions have.
+    pub(super) fn operand_count(&self) -> usize {
+        self.operands.len()
+    }
+
     pub(super) fn attributes(&self, instruction: &Instruction) -> &[Attribute] {
         &self.attributes[instruction.attributes.0 as usize..instruction.attributes.1 as usize]
     }

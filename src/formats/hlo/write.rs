@@ -7,7 +7,7 @@
 use super::emit;
 use super::graph::{Links, NONE};
 use super::module::{Instruction, Module};
-use crate::ir::{Graph, NodeId, Op};
+use crate::ir::{Graph, Node, NodeId, Op};
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
 
@@ -34,15 +34,19 @@ pub(super) fn print(text: &str, module: &Module, links: &Links, graph: &Graph) -
 
 /// Whether order, nodes, operands and order edges are those that were read.
 fn same_nodes(links: &Links, graph: &Graph) -> bool {
-    graph.order() == links.order
-        && graph.control == links.control
-        && links.order.iter().all(|&id| is_same(links, graph, id))
+    graph.order() == links.order && graph.control == links.control && links.order.iter().all(|&id| is_same(graph, id))
 }
 
-fn is_same(links: &Links, graph: &Graph, id: NodeId) -> bool {
-    let Some(then) = links.nodes.get(id.index()) else { return false };
+/// Whether a node is what was read.
+fn is_same(graph: &Graph, id: NodeId) -> bool {
+    says_the_same(graph, id) && graph.edited(id).is_none_or(|then| graph.operands(id) == &*then.operands)
+}
+
+/// Whether a node is what was read, but for its operands.
+fn says_the_same(graph: &Graph, id: NodeId) -> bool {
     let now = graph.node(id);
-    now.op == then.op && now.args == then.args && now.ty == then.ty && graph.operands(id) == links.operands(id.index())
+    let same = |then: &Node| now.op == then.op && now.args == then.args && now.ty == then.ty;
+    graph.is_kept(id) && graph.edited(id).is_none_or(|then| same(&then.node))
 }
 
 /// The nodes of each region, in order.
@@ -71,7 +75,7 @@ pub(super) struct Printer<'a> {
 impl<'a> Printer<'a> {
     fn new(text: &'a str, module: &'a Module, links: &'a Links, graph: &'a Graph) -> Self {
         let mut touched = vec![false; graph.regions().len()];
-        for &id in graph.order().iter().filter(|&&id| !is_same(links, graph, id)) {
+        for &id in graph.order().iter().filter(|&&id| !is_same(graph, id)) {
             touched[graph.node(id).region.index()] = true;
         }
         let mut before: HashMap<NodeId, Vec<NodeId>, FxBuildHasher> = HashMap::default();
@@ -86,7 +90,8 @@ impl<'a> Printer<'a> {
         }
         let mut by_name = HashMap::default();
         for &id in &links.order {
-            by_name.insert(graph.text(links.nodes[id.index()].name), id);
+            let name = graph.edited(id).map_or_else(|| graph.node(id).name, |then| then.node.name);
+            by_name.insert(graph.text(name), id);
         }
         let layouts = module.instructions.iter().any(|instruction| instruction.shape.of(text).contains("]{"));
         Self { text, module, links, graph, layouts, touched, before, by_name }
@@ -114,10 +119,12 @@ impl<'a> Printer<'a> {
 
     /// Whether a node is another name for its operand.
     pub(super) fn hands_on(&self, id: NodeId) -> bool {
-        let read = id.index() < self.links.nodes.len();
+        let read = self.graph.is_kept(id);
         match self.graph.node(id).op {
             Op::Wait => !read || self.is_second(id),
-            Op::Call(_) if read && self.links.nodes[id.index()].op == self.graph.node(id).op => false,
+            Op::Call(_) if read && self.graph.edited(id).is_none_or(|then| then.node.op == self.graph.node(id).op) => {
+                false
+            }
             Op::Call(_) => matches!(self.graph.target_of(id), "aten.alias.default" | "aten.clone.default"),
             _ => false,
         }
@@ -139,7 +146,7 @@ impl<'a> Printer<'a> {
     fn unpacked(&self, id: NodeId) -> NodeId {
         let mut at = self.definition(id);
         while self.graph.collective(at).is_none() {
-            let made = !is_same(self.links, self.graph, at) && matches!(self.graph.node(at).op, Op::Call(_));
+            let made = !is_same(self.graph, at) && matches!(self.graph.node(at).op, Op::Call(_));
             match self.graph.operands(at).first() {
                 Some(&operand) if made => at = self.definition(operand),
                 _ => return id,
@@ -294,7 +301,7 @@ impl<'a, 'o> Body<'a, 'o> {
         let is_root = self.marked && id == self.root;
         let predecessors = printer.predecessors(id);
         if let Some(instruction) = printer.instruction(id)
-            && self.says_the_same(id)
+            && says_the_same(printer.graph, id)
         {
             self.old_line(id, instruction, is_root, predecessors.as_deref());
             return;
@@ -308,12 +315,6 @@ impl<'a, 'o> Body<'a, 'o> {
             self.names(&names);
         }
         self.out.push('\n');
-    }
-
-    /// Whether a node is what it was, but for the names of its operands.
-    fn says_the_same(&self, id: NodeId) -> bool {
-        let (now, then) = (self.printer.graph.node(id), &self.printer.links.nodes[id.index()]);
-        now.op == then.op && now.args == then.args && now.ty == then.ty
     }
 
     fn names(&mut self, names: &[&str]) {
