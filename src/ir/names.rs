@@ -5,7 +5,7 @@ use hashbrown::HashTable;
 use rustc_hash::FxHasher;
 use std::hash::Hasher;
 
-/// 25 bits of the text up to its last byte, and 7 of that byte.
+/// 32 bits are kept beside each name: 25 of the text up to its last byte, and 7 of that byte.
 fn hash(text: &str) -> u32 {
     let (last, stem) = text.as_bytes().split_last().unwrap_or((&0, &[]));
     let mut hasher = FxHasher::default();
@@ -15,7 +15,8 @@ fn hash(text: &str) -> u32 {
 }
 
 /// The hash as the table wants it: names are looked for from a place that the lower bits choose, and told apart by the
-/// upper 7, to which the last byte is added. So `add.10` to `add.19` stand side by side, and one that follows another finds its place in the cache.
+/// upper 7, to which the last byte is added. So `add.10` to `add.19` stand side by side, and one that follows another
+/// finds its place in the cache.
 fn spread(hash: u32) -> u64 {
     let place = u64::from(hash >> 7).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     place >> 7 | (place >> 57 ^ u64::from(hash)) << 57
@@ -97,5 +98,26 @@ fn slice<'a>(text: &'a str, ends: &[usize], name: Name) -> &'a str {
 impl std::fmt::Debug for Names {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Names({})", self.len())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_that_share_a_place_are_told_apart() {
+        // Stems that end alike, and all last bytes behind one stem, with some outside of ASCII.
+        let numbered = (0..3000).flat_map(|nth| [format!("add.{nth}"), format!("add.{nth}.wait"), format!("{nth}")]);
+        let last = (0..512).filter_map(char::from_u32).map(|last| format!("stem{last}"));
+        let texts: Vec<String> = numbered.chain(last).chain([String::new()]).collect();
+        let mut names = Names::default();
+        let made: Vec<Name> = texts.iter().map(|text| names.intern(text)).collect();
+        assert_eq!(names.len(), texts.len());
+        for (text, &name) in texts.iter().zip(&made) {
+            assert_eq!((names.get(name), names.find(text)), (text.as_str(), Some(name)));
+            assert_eq!((names.intern(text), names.intern_new(text)), (name, None));
+            assert_eq!(names.find(&format!("{text}!")), None);
+        }
     }
 }

@@ -75,8 +75,8 @@ pub(super) fn wrapped<'m>(text: &str, module: &'m Module, computation: usize) ->
     (in_order && operands.len() + 1 == computation.instructions().len()).then_some(root)
 }
 
-/// A digest of the body, and of all that it calls, of each computation that is called: 128 bits, by FNV-1a over words of eight bytes. Equal texts
-/// have equal digests in every run and release.
+/// A digest of the body, and of all that it calls, of each computation that is called; 0 for the others. 128 bits, by
+/// FNV-1a over words of eight bytes. Equal texts have equal digests in every run and release.
 pub(super) fn digests(text: &str, module: &Module) -> Vec<u128> {
     let mut digests: Vec<u128> = Vec::with_capacity(module.computations.len());
     for (computation, is_called) in module.computations.iter().zip(module.is_called()) {
