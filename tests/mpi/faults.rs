@@ -90,22 +90,25 @@ fn mismatches(rank: &MpiRank, all: &[GlobalRank]) {
 
 /// Rank 1 does not come; the others go on without it.
 fn late_rank(rank: &MpiRank, all: &[GlobalRank]) {
+    // Together until then, however busy the machine is.
+    let before = rank.new_group("before late", all).unwrap();
+    rank.barrier(&before, &CallOptions::blocking()).unwrap();
     let group = rank.new_group("late", all).unwrap();
     let own = buffer(rank, 1 << 20);
     if rank.rank() == GlobalRank(1) {
         // It is told by the others.
-        sleep(Duration::from_millis(400));
+        sleep(Duration::from_millis(2000));
         let error = rank.barrier(&group, &CallOptions::blocking()).unwrap_err();
         assert!(error.to_string().contains("rank 1 did not arrive"), "{error}");
         return;
     }
-    let options = CallOptions::default().timeout(Duration::from_millis(100));
+    let options = CallOptions::default().timeout(Duration::from_millis(1000));
     let work = rank.all_reduce(&group, data(&own, DType::F32), ReduceOp::Sum.into(), &options).unwrap();
     assert!(matches!(own.write(), Err(BufferError::InUse { .. })));
     let error = work.wait(None).unwrap_err();
     let CommError::Timeout { site, waited, arrived, missing } = &error else { panic!("{error}") };
     assert_eq!((&*site.group, site.op, site.seq), ("late", "all_reduce", Some(0)));
-    assert!(*waited >= Duration::from_millis(100) && *missing == [GlobalRank(1)], "{error}");
+    assert!(*waited >= Duration::from_millis(1000) && *missing == [GlobalRank(1)], "{error}");
     assert!(!arrived.is_empty() && !arrived.contains(&GlobalRank(1)));
     assert_eq!(work.wait(None).unwrap_err(), error);
     assert_given_back(&own);
@@ -116,16 +119,18 @@ fn late_rank(rank: &MpiRank, all: &[GlobalRank]) {
 }
 
 fn unmet_send(rank: &MpiRank, all: &[GlobalRank]) {
+    let before = rank.new_group("before unmet", all).unwrap();
+    rank.barrier(&before, &CallOptions::blocking()).unwrap();
     let group = rank.new_group("unmet", all).unwrap();
     let own = buffer(rank, 1 << 20);
     if rank.rank() == GlobalRank(0) {
-        let options = CallOptions::blocking().timeout(Duration::from_millis(100));
+        let options = CallOptions::blocking().timeout(Duration::from_millis(1000));
         let error = rank.send(&group, own.clone(), DType::U8, GroupRank(1), &options).unwrap_err();
         assert_eq!(error.culprits(), [GlobalRank(1)]);
         assert!(error.to_string().contains("send #0"), "{error}");
         assert_given_back(&own);
     } else if rank.rank() == GlobalRank(1) {
-        sleep(Duration::from_millis(300));
+        sleep(Duration::from_millis(2000));
         let error = rank.recv(&group, own, DType::U8, GroupRank(0), &CallOptions::blocking()).unwrap_err();
         assert!(error.to_string().contains("recv #0") && error.to_string().contains("did not arrive"), "{error}");
     }
