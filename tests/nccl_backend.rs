@@ -6,8 +6,8 @@ mod fakegpu;
 use bucketeer::ir::{DType, GlobalRank, GroupRank, ReduceOp};
 use bucketeer::runtime::nccl::{NcclOptions, NcclRank};
 use bucketeer::runtime::store::{MemoryStore, Store};
-use bucketeer::runtime::{Arena, Backend, BufferError, Call, CallOptions, CommError, Operands, Reduction};
-use collective::{Case, Kind, ranks, reductions, run_cases};
+use bucketeer::runtime::{Arena, Backend, BufferError, Call, CallOptions, CommError, Operands};
+use collective::{Case, cases_of, nccl_kinds, ranks, run_cases};
 use fakegpu::{Session, session};
 use std::sync::Arc;
 use std::time::Duration;
@@ -38,33 +38,9 @@ fn run<T: Send>(session: &Session, size: u32, body: impl Fn(NcclRank) -> T + Syn
     })
 }
 
-/// Whether NCCL has a word for a reduction of a dtype.
-fn is_reduced(dtype: DType, op: Reduction) -> bool {
-    let bitwise = matches!(op, Reduction::Op(ReduceOp::BitAnd | ReduceOp::BitOr | ReduceOp::BitXor));
-    match dtype {
-        DType::Bool => op != Reduction::Op(ReduceOp::BitXor),
-        DType::I16 | DType::U16 => false,
-        _ => !bitwise,
-    }
-}
-
 /// All kinds and reductions of a dtype, in and out of place. Values are tame: what NCCL does with a NaN is its own.
 fn cases(dtype: DType, size: usize) -> Vec<Case> {
-    let mut kinds = vec![Kind::AllGather, Kind::Broadcast { root: size - 1 }, Kind::AllToAll, Kind::UnevenAllToAll];
-    for op in reductions(dtype).into_iter().filter(|op| is_reduced(dtype, *op)) {
-        kinds.extend([Kind::AllReduce(op), Kind::ReduceScatter(op), Kind::Reduce { op, root: size / 2 }]);
-    }
-    let mut cases = Vec::new();
-    for kind in kinds {
-        for count in [0, 5, 67] {
-            for in_place in [false, true] {
-                if !in_place || Case::can_be_in_place(kind) {
-                    cases.push(Case { kind, dtype, count, in_place });
-                }
-            }
-        }
-    }
-    cases
+    cases_of(dtype, nccl_kinds(dtype, size), &[0, 5, 67])
 }
 
 fn on_ranks(size: usize, cases: &[Case], coalesced: bool) {

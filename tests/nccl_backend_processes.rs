@@ -9,8 +9,8 @@ use bucketeer::runtime::cuda::Driver;
 use bucketeer::runtime::nccl::{Nccl, NcclOptions, NcclRank};
 use bucketeer::runtime::rendezvous::Rendezvous;
 use bucketeer::runtime::store::{ServerOptions, StoreServer};
-use bucketeer::runtime::{Backend, CallOptions, CommError, Fate, Operands, Reduction};
-use collective::{Case, Kind, ranks, reductions, run_cases};
+use bucketeer::runtime::{Backend, CallOptions, CommError, Fate, Operands};
+use collective::{Case, nccl_kinds, ranks, run_cases};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::Arc;
@@ -47,25 +47,11 @@ fn child() {
     println!("\nright");
 }
 
-/// Whether NCCL has a word for a reduction of a dtype.
-fn is_reduced(dtype: DType, op: Reduction) -> bool {
-    let bitwise = matches!(op, Reduction::Op(ReduceOp::BitAnd | ReduceOp::BitOr | ReduceOp::BitXor));
-    match dtype {
-        DType::Bool => op != Reduction::Op(ReduceOp::BitXor),
-        DType::I16 | DType::U16 => false,
-        _ => !bitwise,
-    }
-}
-
 /// The suite's cases that NCCL can do. All kinds and reductions, with few of the lengths.
 fn cases(size: usize) -> Vec<Case> {
     let mut cases = Vec::new();
     for dtype in [DType::F32, DType::Bf16, DType::I64, DType::Bool] {
-        let mut kinds = vec![Kind::AllGather, Kind::Broadcast { root: size - 1 }, Kind::AllToAll, Kind::UnevenAllToAll];
-        for op in reductions(dtype).into_iter().filter(|op| is_reduced(dtype, *op)) {
-            kinds.extend([Kind::AllReduce(op), Kind::ReduceScatter(op), Kind::Reduce { op, root: size / 2 }]);
-        }
-        for (nth, kind) in kinds.into_iter().enumerate() {
+        for (nth, kind) in nccl_kinds(dtype, size).into_iter().enumerate() {
             let in_place = nth % 2 == 0 && Case::can_be_in_place(kind);
             cases.extend([0, 67].map(|count| Case { kind, dtype, count, in_place }));
         }

@@ -98,13 +98,9 @@ impl FakeRank {
         let mut groups = lock(&self.groups);
         match groups.get_mut(group.index()).filter(|joined| joined.group.is(group)) {
             Some(joined) => apply(joined),
-            None => Err(invalid(group, op, format!("rank {} has not made this group", self.rank.0))),
+            None => Err(group.not_made_by(self.rank, op)),
         }
     }
-}
-
-fn invalid(group: &Group, op: &'static str, reason: impl Into<String>) -> CommError {
-    CommError::Invalid { site: Site { group: group.shared_name(), op, seq: None }, reason: reason.into() }
 }
 
 impl Joined {
@@ -117,7 +113,7 @@ impl Joined {
     }
 
     fn check_whole(&self, op: &'static str) -> Result<(), CommError> {
-        let site = || Site { group: self.group.shared_name(), op, seq: None };
+        let site = || self.group.site(op);
         match self.aborted {
             true => Err(CommError::Aborted { site: site(), by: self.group.members()[self.group.rank().0 as usize] }),
             false => Ok(()),
@@ -156,10 +152,10 @@ impl Backend for FakeRank {
         let op = call.op().name();
         self.with(group, op, |joined| {
             joined.check_whole(op)?;
-            call.check(group).map_err(|reason| invalid(group, op, reason))?;
+            call.check(group).map_err(|reason| group.invalid(op, reason))?;
             if let Some(block) = &mut joined.block {
                 if !options.async_op {
-                    return Err(invalid(group, op, super::WAIT_IN_BLOCK));
+                    return Err(group.invalid(op, super::WAIT_IN_BLOCK));
                 }
                 block.calls.push(call);
                 return Ok(Work::new(block.done.clone()));
@@ -174,7 +170,7 @@ impl Backend for FakeRank {
     fn start_coalescing(&self, group: &Group) -> Result<(), CommError> {
         self.with(group, "start_coalescing", |joined| {
             if joined.block.is_some() {
-                return Err(invalid(group, "start_coalescing", super::BLOCK_OPEN));
+                return Err(group.invalid("start_coalescing", super::BLOCK_OPEN));
             }
             joined.block = Some(Block { calls: Vec::new(), done: Done::new(group) });
             Ok(())
@@ -184,7 +180,7 @@ impl Backend for FakeRank {
     fn end_coalescing(&self, group: &Group, _: &CallOptions) -> Result<Work, CommError> {
         self.with(group, "end_coalescing", |joined| {
             let block = joined.block.take();
-            let Block { calls, done } = block.ok_or_else(|| invalid(group, "end_coalescing", super::NO_BLOCK))?;
+            let Block { calls, done } = block.ok_or_else(|| group.invalid("end_coalescing", super::NO_BLOCK))?;
             let whole = joined.check_whole("end_coalescing");
             let performed = whole.and_then(|()| calls.iter().try_for_each(|call| perform(call, group)));
             let result = performed.map(|()| {
@@ -210,7 +206,7 @@ impl Backend for FakeRank {
     }
 
     fn shrink(&self, group: &Group, failed: &[GlobalRank]) -> Result<Group, CommError> {
-        let (name, members) = group.without(failed).map_err(|reason| invalid(group, "shrink", reason))?;
+        let (name, members) = group.without(failed).map_err(|reason| group.invalid("shrink", reason))?;
         self.abort(group);
         self.new_group(&name, &members)
     }
@@ -219,7 +215,7 @@ impl Backend for FakeRank {
 /// Does what the module docs say. Leases are taken as for a call in flight, and given back before this returns.
 fn perform(call: &Call, group: &Group) -> Result<(), CommError> {
     let op = call.op().name();
-    let site = || Site { group: group.shared_name(), op, seq: None };
+    let site = || group.site(op);
     let failed = |error: BufferError| CommError::Buffer { site: site(), error };
     drop(call.lease(group).map_err(failed)?);
     let (Some(input), Some(output)) = (call.input(), call.output()) else { return Ok(()) };

@@ -1,5 +1,6 @@
 //! A process group, as one of its members sees it.
 
+use super::error::{CommError, Site};
 use crate::ir::{GlobalRank, GroupRank};
 use std::collections::HashSet;
 use std::fmt;
@@ -96,6 +97,21 @@ impl Group {
         };
         let left = self.members.iter().filter(|rank| !failed.contains(rank)).copied().collect();
         Ok((format!("{base}~{}", u64::from(times) + 1), left))
+    }
+
+    /// What an error about a call that has no number yet says it is.
+    pub(super) fn site(&self, op: &'static str) -> Site {
+        Site { group: self.shared_name(), op, seq: None }
+    }
+
+    /// The arguments of a call are wrong.
+    pub(super) fn invalid(&self, op: &'static str, reason: impl Into<String>) -> CommError {
+        CommError::Invalid { site: self.site(op), reason: reason.into() }
+    }
+
+    /// A rank uses a handle that is not one of its own.
+    pub(super) fn not_made_by(&self, rank: GlobalRank, op: &'static str) -> CommError {
+        self.invalid(op, format!("rank {} has not made this group", rank.0))
     }
 
     /// Whether both are the same handle.

@@ -49,6 +49,45 @@ pub fn reductions(dtype: DType) -> Vec<Reduction> {
     }
 }
 
+/// Whether NCCL has a word for a reduction of a dtype.
+fn is_reduced(dtype: DType, op: Reduction) -> bool {
+    let bitwise = matches!(op, Reduction::Op(ReduceOp::BitAnd | ReduceOp::BitOr | ReduceOp::BitXor));
+    match dtype {
+        DType::Bool => op != Reduction::Op(ReduceOp::BitXor),
+        DType::I16 | DType::U16 => false,
+        _ => !bitwise,
+    }
+}
+
+/// All kinds of collectives, with the reductions of a dtype that a backend has.
+fn kinds(dtype: DType, size: usize, has: impl Fn(Reduction) -> bool) -> Vec<Kind> {
+    let mut kinds = vec![Kind::AllGather, Kind::Broadcast { root: size - 1 }, Kind::AllToAll, Kind::UnevenAllToAll];
+    for op in reductions(dtype).into_iter().filter(|op| has(*op)) {
+        kinds.extend([Kind::AllReduce(op), Kind::ReduceScatter(op), Kind::Reduce { op, root: size / 2 }]);
+    }
+    kinds
+}
+
+/// The same for NCCL.
+pub fn nccl_kinds(dtype: DType, size: usize) -> Vec<Kind> {
+    kinds(dtype, size, |op| is_reduced(dtype, op))
+}
+
+/// These kinds with these lengths, in and out of place.
+pub fn cases_of(dtype: DType, kinds: Vec<Kind>, counts: &[usize]) -> Vec<Case> {
+    let mut cases = Vec::new();
+    for kind in kinds {
+        for &count in counts {
+            for in_place in [false, true] {
+                if !in_place || Case::can_be_in_place(kind) {
+                    cases.push(Case { kind, dtype, count, in_place });
+                }
+            }
+        }
+    }
+    cases
+}
+
 fn rows(from: usize, to: usize) -> usize {
     (from + 2 * to) % 4
 }
@@ -218,21 +257,7 @@ fn scale(op: Reduction, dtype: DType, input: &[u8]) -> Vec<u8> {
 
 /// All kinds and reductions of a dtype, in and out of place.
 pub fn cases(dtype: DType, size: usize) -> Vec<Case> {
-    let mut kinds = vec![Kind::AllGather, Kind::Broadcast { root: size - 1 }, Kind::AllToAll, Kind::UnevenAllToAll];
-    for op in reductions(dtype) {
-        kinds.extend([Kind::AllReduce(op), Kind::ReduceScatter(op), Kind::Reduce { op, root: size / 2 }]);
-    }
-    let mut cases = Vec::new();
-    for kind in kinds {
-        for count in COUNTS {
-            for in_place in [false, true] {
-                if !in_place || Case::can_be_in_place(kind) {
-                    cases.push(Case { kind, dtype, count, in_place });
-                }
-            }
-        }
-    }
-    cases
+    cases_of(dtype, kinds(dtype, size, |_| true), &COUNTS)
 }
 
 /// Launches cases one after another, waits for all, and returns the outputs. `coalesced`: all in one block.

@@ -187,14 +187,6 @@ impl LocalRank {
         pin::pin(self.rank.0 as usize);
     }
 
-    fn site(group: &Group, op: &'static str) -> Site {
-        Site { group: group.shared_name(), op, seq: None }
-    }
-
-    fn invalid(group: &Group, op: &'static str, reason: impl Into<String>) -> CommError {
-        CommError::Invalid { site: Self::site(group, op), reason: reason.into() }
-    }
-
     /// Applies a function to what this rank keeps of a group.
     fn with<T>(
         &self,
@@ -205,7 +197,7 @@ impl LocalRank {
         let mut groups = lock(&self.groups);
         match groups.get_mut(group.index()).filter(|joined| joined.group.is(group)) {
             Some(joined) => apply(joined),
-            None => Err(Self::invalid(group, op, format!("rank {} has not made this group", self.rank.0))),
+            None => Err(group.not_made_by(self.rank, op)),
         }
     }
 
@@ -297,12 +289,12 @@ impl Backend for LocalRank {
     fn launch(&self, group: &Group, call: Call, options: &CallOptions) -> Result<Work, CommError> {
         let op = call.op().name();
         let (meeting, ticket, calls) = self.with(group, op, |joined| {
-            call.check(group).map_err(|reason| Self::invalid(group, op, reason))?;
+            call.check(group).map_err(|reason| group.invalid(op, reason))?;
             let leases = call.lease(group);
-            let leases = leases.map_err(|error| CommError::Buffer { site: Self::site(group, op), error })?;
+            let leases = leases.map_err(|error| CommError::Buffer { site: group.site(op), error })?;
             let meeting = joined.meeting.clone();
             match &mut joined.block {
-                Some(_) if !options.async_op => Err(Self::invalid(group, op, super::WAIT_IN_BLOCK)),
+                Some(_) if !options.async_op => Err(group.invalid(op, super::WAIT_IN_BLOCK)),
                 Some(block) => {
                     block.calls.push((call, leases));
                     Ok((meeting, block.ticket.clone(), Vec::new()))
@@ -323,7 +315,7 @@ impl Backend for LocalRank {
     fn start_coalescing(&self, group: &Group) -> Result<(), CommError> {
         self.with(group, "start_coalescing", |joined| {
             if joined.block.is_some() {
-                return Err(Self::invalid(group, "start_coalescing", super::BLOCK_OPEN));
+                return Err(group.invalid("start_coalescing", super::BLOCK_OPEN));
             }
             let ticket = Ticket::new(self.world.clone(), joined.meeting.clone(), self.rank);
             joined.block = Some(Block { calls: Vec::new(), ticket: Arc::new(ticket) });
@@ -334,7 +326,7 @@ impl Backend for LocalRank {
     fn end_coalescing(&self, group: &Group, options: &CallOptions) -> Result<Work, CommError> {
         let (meeting, block) = self.with(group, "end_coalescing", |joined| match joined.block.take() {
             Some(block) => Ok((joined.meeting.clone(), block)),
-            None => Err(Self::invalid(group, "end_coalescing", super::NO_BLOCK)),
+            None => Err(group.invalid("end_coalescing", super::NO_BLOCK)),
         })?;
         self.launch_all(group, &block.ticket, &meeting, block.calls, options)?;
         Self::finish(block.ticket, options)
@@ -349,7 +341,7 @@ impl Backend for LocalRank {
 
     fn shrink(&self, group: &Group, failed: &[GlobalRank]) -> Result<Group, CommError> {
         let meeting = self.with(group, "shrink", |joined| Ok(joined.meeting.clone()))?;
-        let (name, members) = group.without(failed).map_err(|reason| Self::invalid(group, "shrink", reason))?;
+        let (name, members) = group.without(failed).map_err(|reason| group.invalid("shrink", reason))?;
         meeting.abort(self.rank);
         self.join(&name, &members, "shrink")
     }

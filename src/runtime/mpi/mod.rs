@@ -155,14 +155,6 @@ impl MpiRank {
         })
     }
 
-    fn site(group: &Group, op: &'static str) -> Site {
-        Site { group: group.shared_name(), op, seq: None }
-    }
-
-    fn invalid(group: &Group, op: &'static str, reason: impl Into<String>) -> CommError {
-        CommError::Invalid { site: Self::site(group, op), reason: reason.into() }
-    }
-
     /// Applies a function to what this rank keeps of a group.
     fn with<T>(
         &self,
@@ -173,7 +165,7 @@ impl MpiRank {
         let mut groups = lock(&self.groups);
         match groups.get_mut(group.index()).filter(|joined| joined.group.is(group)) {
             Some(joined) => apply(joined),
-            None => Err(Self::invalid(group, op, format!("rank {} has not made this group", self.rank.0))),
+            None => Err(group.not_made_by(self.rank, op)),
         }
     }
 
@@ -251,11 +243,11 @@ impl Backend for MpiRank {
     fn launch(&self, group: &Group, call: Call, options: &CallOptions) -> Result<Work, CommError> {
         let op = call.op().name();
         let (ticket, calls) = self.with(group, op, |joined| {
-            call.check(group).map_err(|reason| Self::invalid(group, op, reason))?;
+            call.check(group).map_err(|reason| group.invalid(op, reason))?;
             let leases = call.lease(group);
-            let leases = leases.map_err(|error| CommError::Buffer { site: Self::site(group, op), error })?;
+            let leases = leases.map_err(|error| CommError::Buffer { site: group.site(op), error })?;
             match &mut joined.block {
-                Some(_) if !options.async_op => Err(Self::invalid(group, op, super::WAIT_IN_BLOCK)),
+                Some(_) if !options.async_op => Err(group.invalid(op, super::WAIT_IN_BLOCK)),
                 Some(block) => {
                     block.calls.push((call, leases));
                     Ok((block.ticket.clone(), Vec::new()))
@@ -273,7 +265,7 @@ impl Backend for MpiRank {
     fn start_coalescing(&self, group: &Group) -> Result<(), CommError> {
         self.with(group, "start_coalescing", |joined| {
             if joined.block.is_some() {
-                return Err(Self::invalid(group, "start_coalescing", super::BLOCK_OPEN));
+                return Err(group.invalid("start_coalescing", super::BLOCK_OPEN));
             }
             let ticket = Ticket::new(self.shared.clone(), group.shared_name());
             joined.block = Some(Block { calls: Vec::new(), ticket });
@@ -283,7 +275,7 @@ impl Backend for MpiRank {
 
     fn end_coalescing(&self, group: &Group, options: &CallOptions) -> Result<Work, CommError> {
         let Block { calls, ticket } = self.with(group, "end_coalescing", |joined| {
-            joined.block.take().ok_or_else(|| Self::invalid(group, "end_coalescing", super::NO_BLOCK))
+            joined.block.take().ok_or_else(|| group.invalid("end_coalescing", super::NO_BLOCK))
         })?;
         self.launch_all(group, &ticket, calls, options)?;
         Self::finished(ticket, options)
@@ -297,7 +289,7 @@ impl Backend for MpiRank {
 
     fn shrink(&self, group: &Group, failed: &[GlobalRank]) -> Result<Group, CommError> {
         self.with(group, "shrink", |_| Ok(()))?;
-        let (name, members) = group.without(failed).map_err(|reason| Self::invalid(group, "shrink", reason))?;
+        let (name, members) = group.without(failed).map_err(|reason| group.invalid("shrink", reason))?;
         lock(&self.shared.engine).abort(group);
         self.join(&name, &members, "shrink")
     }

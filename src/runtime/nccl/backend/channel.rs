@@ -176,11 +176,11 @@ impl Channel {
     }
 
     pub fn site(&self, op: &'static str) -> Site {
-        Site { group: self.name(), op, seq: None }
+        self.group.site(op)
     }
 
     pub fn invalid(&self, op: &'static str, reason: impl Into<String>) -> CommError {
-        CommError::Invalid { site: self.site(op), reason: reason.into() }
+        self.group.invalid(op, reason)
     }
 
     pub fn held(&self, op: &'static str, error: BufferError) -> CommError {

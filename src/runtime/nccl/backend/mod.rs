@@ -195,10 +195,7 @@ impl NcclRank {
     fn channel(&self, group: &Group, op: &'static str) -> Result<Arc<Channel>, CommError> {
         let channels = lock(&self.world.channels);
         let found = channels.get(group.index()).filter(|channel| channel.group.is(group));
-        found.cloned().ok_or_else(|| CommError::Invalid {
-            site: Site { group: group.shared_name(), op, seq: None },
-            reason: format!("rank {} has not made this group", self.rank().0),
-        })
+        found.cloned().ok_or_else(|| group.not_made_by(self.rank(), op))
     }
 
     /// Checks a call and takes hold of its buffers.
