@@ -4,6 +4,7 @@ use super::args::{Arg, Args, ArgsTable, starts_with_list};
 use super::entities::{ArgsId, GroupId, MetaId, Name, NodeId, RegionId, TypeId};
 use super::kept::{Kept, Originals};
 use super::names::Names;
+use super::operators::Operators;
 use super::ops::{Collective, GlobalRank, Op};
 use super::types::{Dim, TensorType, Type, Types};
 use indexmap::IndexMap;
@@ -131,6 +132,8 @@ pub struct Graph {
     /// Whether the program order is a schedule that was chosen, as HLO text says with `is_scheduled=true`. Passes then
     /// merge only what nothing between depends on, so that no node but the merged collectives changes its place.
     pub scheduled: bool,
+    /// What is declared of operators that no table knows. It is no part of the graph's text.
+    pub operators: Operators,
 }
 
 impl Default for Graph {
@@ -158,6 +161,7 @@ impl Graph {
             control: Vec::new(),
             hints: IndexMap::new(),
             scheduled: false,
+            operators: Operators::default(),
         }
     }
 
