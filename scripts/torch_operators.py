@@ -20,6 +20,7 @@ one is seen against the other. Columns of the second, separated by tabs:
             maybe                  may write or alias what its schema does not say
             inplace_view           changes the shape or strides of its argument
             data_dependent         the shape of its result depends on values
+            script                 only TorchScript calls this overload
 
 Operators are those registered once torch and its parts for distributed training,
 Inductor and quantization are imported. --check writes nothing and ends with 1 if
@@ -112,7 +113,11 @@ def name_of(schema):
 
 
 def row(schema, tags):
-    flags = sorted({FLAGS[tag] for tag in tags if tag in FLAGS})
+    flags = {FLAGS[tag] for tag in tags if tag in FLAGS}
+    overload = "." + schema.overload_name if schema.overload_name else ""
+    if not torch._C._dispatch_has_kernel(schema.name + overload):
+        flags.add("script")
+    flags = sorted(flags)
     args = " ".join(map(argument, schema.arguments))
     returns = " ".join(map(result, schema.returns))
     return "\t".join([name_of(schema), args, returns, " ".join(flags)])

@@ -6,6 +6,7 @@ use crate::units::count;
 use anyhow::{Context, Result, bail};
 use bucketeer::formats::stablehlo::is_stablehlo;
 use bucketeer::formats::{Document, GroupsError, GroupsFile, ReadError};
+use bucketeer::ir::Operators;
 use std::io::Read;
 use std::path::Path;
 
@@ -126,12 +127,20 @@ pub struct FactsArgs {
     /// repeated
     #[arg(long = "hint", value_name = "SYMBOL=VALUE")]
     hints: Vec<String>,
+    /// What operators do that are not PyTorch's, as schemas, one a line:
+    /// mylib::scale_by(Tensor(a!) g, Tensor x) -> Tensor
+    ///
+    /// Without, such an operator is taken to write and alias the tensors that it is given, and to draw random numbers. After
+    /// a schema may stand `tags:` and PyTorch's tags, such as nondeterministic_seeded, or `communicates`.
+    #[arg(long, value_name = "FILE")]
+    ops: Option<std::path::PathBuf>,
 }
 
-/// Facts about a graph, as validated; the groups file is read later.
+/// Facts about a graph, as validated; files are read later.
 #[derive(Debug)]
 pub struct Facts {
     groups: Option<std::path::PathBuf>,
+    ops: Option<std::path::PathBuf>,
     hints: Vec<(String, u64)>,
 }
 
@@ -139,7 +148,7 @@ impl FactsArgs {
     /// Checks the options, before any work.
     pub fn validate(self) -> Result<Facts> {
         let hints = self.hints.iter().map(|hint| read_hint(hint)).collect::<Result<_>>()?;
-        Ok(Facts { groups: self.groups, hints })
+        Ok(Facts { groups: self.groups, ops: self.ops, hints })
     }
 }
 
@@ -149,6 +158,15 @@ impl Facts {
         for (symbol, value) in &self.hints {
             for graph in document.graphs_mut() {
                 graph.hints.insert(symbol.as_str().into(), *value);
+            }
+        }
+        if let Some(path) = &self.ops {
+            let fault = |error: &dyn std::fmt::Display| InputFault::of_file(&label(path), error.to_string());
+            let bytes = read_bytes(path)?;
+            let text = std::str::from_utf8(&bytes).map_err(|error| fault(&error))?;
+            let operators = Operators::parse(text).map_err(|error| fault(&error))?;
+            for graph in document.graphs_mut() {
+                graph.operators.extend(&operators);
             }
         }
         let Some(path) = &self.groups else { return Ok(()) };

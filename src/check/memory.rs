@@ -110,7 +110,7 @@ impl Memory {
             let shared = match effects.get(id).alias {
                 Alias::Fresh => &[],
                 Alias::Of(index) => operands.get(index as usize..=index as usize).unwrap_or(&[]),
-                Alias::Any => operands,
+                Alias::Written | Alias::Any => operands,
             };
             for operand in shared {
                 let (a, b) = (find(&mut class, operand.index() as u32), find(&mut class, id.index() as u32));

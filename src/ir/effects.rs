@@ -23,7 +23,7 @@
 
 mod schedule;
 
-use super::entities::{NodeId, RegionId};
+use super::entities::{Name, NodeId, RegionId};
 use super::graph::{Graph, Strength};
 use super::ops::{Op, Variant};
 use super::optable::{self, Alias, Effects, Fence};
@@ -67,6 +67,8 @@ pub struct Dependencies {
     why: Vec<Order>,
     memory: Memory,
     keeps_schedule: bool,
+    /// By arena index: whether nothing is known of the operator, so that its effects are assumed; empty if all are known.
+    assumed: Vec<bool>,
 }
 
 /// Which values may share storage, and what happens to it.
@@ -76,8 +78,10 @@ pub(crate) struct Memory {
     pub class: Vec<u32>,
     /// Whether anything writes the class.
     pub written: Vec<bool>,
-    /// Whether the class is returned, or handed to an operator whose doings are unknown.
+    /// Whether the class is returned, or handed to an operator that may keep it, or that sees how it lies.
     pub escapes: Vec<bool>,
+    /// Whether the sizes or strides of a value of the class change in place, so that its type does not hold throughout.
+    pub restated: Vec<bool>,
 }
 
 impl Dependencies {
@@ -123,7 +127,8 @@ impl Dependencies {
         edges.borders(&slots);
         let list = edges.list;
         let (starts, from, why) = compact(slots.len(), &list);
-        Self { slots, slot_of, starts, from, why, memory, keeps_schedule }
+        let assumed = effects.assumed(graph);
+        Self { slots, slot_of, starts, from, why, memory, keeps_schedule, assumed }
     }
 
     /// Whether no node but a merged collective may change its place.
@@ -171,6 +176,12 @@ impl Dependencies {
         self.from.len()
     }
 
+    /// Whether nothing is known of what a node calls, so that it is taken to do whatever it can.
+    #[must_use]
+    pub fn is_assumed(&self, id: NodeId) -> bool {
+        self.assumed.get(id.index()) == Some(&true)
+    }
+
     /// A number that is equal for values that may share storage.
     #[must_use]
     pub fn alias_class(&self, id: NodeId) -> u32 {
@@ -181,6 +192,12 @@ impl Dependencies {
     #[must_use]
     pub fn is_written(&self, id: NodeId) -> bool {
         self.memory.written[self.memory.class[id.index()] as usize]
+    }
+
+    /// Whether the sizes or strides of something that shares the value's storage are changed in place.
+    #[must_use]
+    pub fn is_restated(&self, id: NodeId) -> bool {
+        self.memory.restated[self.memory.class[id.index()] as usize]
     }
 
     /// Whether storage that the value may share leaves the graph, as an output or through an operator whose doings
@@ -202,16 +219,50 @@ impl EffectTable {
     pub fn of(graph: &Graph) -> Self {
         let mut known = hashbrown::HashMap::<_, u32, rustc_hash::FxBuildHasher>::default();
         let mut table = Self { index: vec![0; graph.arena_len()], distinct: Vec::new() };
+        let mut alone = Vec::new();
         for &id in graph.order() {
             let node = graph.node(id);
-            let typed = node.ty != super::entities::TypeId::UNKNOWN;
-            let index = *known.entry((node.op, node.args, typed)).or_insert_with(|| {
-                table.distinct.push(optable::effects(graph, id));
-                table.distinct.len() as u32 - 1
+            let key = (node.op, node.args);
+            let index = known.get(&key).copied().unwrap_or_else(|| {
+                let effects = optable::effects(graph, id);
+                let index = table.distinct.len() as u32;
+                // What is assumed of a call depends on the types of its operands.
+                if effects.assumed && graph.operands(id).is_empty() {
+                    alone.push(id);
+                } else if !effects.assumed {
+                    known.insert(key, index);
+                }
+                table.distinct.push(effects);
+                index
             });
             table.index[id.index()] = index;
         }
+        table.fence(graph, &alone);
         table
+    }
+
+    /// An unknown call that takes nothing and that nothing reads can only be there for what it does to the world.
+    fn fence(&mut self, graph: &Graph, alone: &[NodeId]) {
+        if alone.is_empty() {
+            return;
+        }
+        let mut is_read = vec![false; graph.arena_len()];
+        for &id in graph.order() {
+            graph.operands(id).iter().for_each(|operand| is_read[operand.index()] = true);
+        }
+        for &id in alone.iter().filter(|id| !is_read[id.index()]) {
+            self.distinct[self.index[id.index()] as usize].fence = Fence::Full;
+        }
+    }
+
+    /// By arena index: whether the effects are assumed; empty if none are.
+    fn assumed(&self, graph: &Graph) -> Vec<bool> {
+        if !self.distinct.iter().any(|effects| effects.assumed) {
+            return Vec::new();
+        }
+        let mut assumed = vec![false; graph.arena_len()];
+        graph.order().iter().for_each(|&id| assumed[id.index()] = self.get(id).assumed);
+        assumed
     }
 
     pub fn get(&self, id: NodeId) -> &Effects {
@@ -262,6 +313,7 @@ impl Memory {
     fn classes(graph: &Graph, effects: &EffectTable, parted: &[bool]) -> Self {
         let mut class: Vec<u32> = (0..graph.arena_len() as u32).collect();
         let mut elements = hashbrown::HashMap::<(NodeId, u32), NodeId, rustc_hash::FxBuildHasher>::default();
+        let mut attributes = hashbrown::HashMap::<Name, NodeId, rustc_hash::FxBuildHasher>::default();
         for &id in graph.order() {
             let operands = graph.operands(id);
             // Tensors of a list are apart.
@@ -276,29 +328,51 @@ impl Memory {
             if parted.get(id.index()) == Some(&true) {
                 continue;
             }
-            let shared = match effects.get(id).alias {
-                Alias::Fresh => &[],
-                Alias::Of(index) => operands.get(index as usize..=index as usize).unwrap_or(&[]),
-                Alias::Any => operands,
-            };
-            for &operand in shared {
-                let (a, b) = (find(&mut class, operand.index() as u32), find(&mut class, id.index() as u32));
+            let effect = effects.get(id);
+            let mut share = |operand: NodeId, with: NodeId| {
+                let (a, b) = (find(&mut class, operand.index() as u32), find(&mut class, with.index() as u32));
                 class[a.max(b) as usize] = a.min(b);
+            };
+            match effect.alias {
+                Alias::Fresh => {}
+                Alias::Of(index) => operands.get(index as usize).into_iter().for_each(|&operand| share(operand, id)),
+                Alias::Written => {
+                    let written = effect.writes.iter().filter_map(|&index| operands.get(index as usize));
+                    written.for_each(|&operand| share(operand, id));
+                }
+                Alias::Any if effect.assumed => {
+                    let given = effect.writes.iter().filter_map(|&index| operands.get(index as usize));
+                    given.for_each(|&operand| share(operand, id));
+                }
+                Alias::Any => operands.iter().for_each(|&operand| share(operand, id)),
+            }
+            // An attribute of the module is one memory, however often it is named.
+            if let Op::Call(target) = graph.node(id).op
+                && operands.is_empty()
+                && graph.text(target).starts_with("self.")
+            {
+                share(*attributes.entry(target).or_insert(id), id);
             }
         }
         for index in 0..class.len() as u32 {
             class[index as usize] = find(&mut class, index);
         }
-        let mut memory = Self { written: vec![false; class.len()], escapes: vec![false; class.len()], class };
+        let mut memory = Self {
+            written: vec![false; class.len()],
+            escapes: vec![false; class.len()],
+            restated: vec![false; class.len()],
+            class,
+        };
         for &id in graph.order() {
             let effect = effects.get(id);
             let operands = graph.operands(id);
             for &index in &effect.writes {
                 if let Some(&operand) = operands.get(index as usize) {
                     memory.written[memory.class[operand.index()] as usize] = true;
+                    memory.restated[memory.class[operand.index()] as usize] |= effect.restates;
                 }
             }
-            if graph.node(id).op == Op::Output || effect.fence == Fence::Full {
+            if graph.node(id).op == Op::Output || effect.fence == Fence::Full || effect.sees_placement {
                 for &operand in operands {
                     memory.escapes[memory.class[operand.index()] as usize] = true;
                 }

@@ -1,13 +1,13 @@
-//! What is known of operators: which are views, which write, which have effects. One table for every pass.
+//! What nodes do beside data flow: which are views, which write, which have effects. One place for every pass.
 //!
-//! Sources: ATen's native_functions.yaml for views and `(a!)` annotations; PyTorch's naming rule, by which an
-//! operator that ends in `_` writes its first argument and an `out` argument is written; `torch/_inductor` for the
-//! random operators. A target is `namespace.name.overload` (`aten.view.default`), a bare name in native text
-//! (`view`), or a method or module call as FX prints it (`x.relu`).
+//! A target is `namespace.name.overload` (`aten.view.default`), a bare name in native text (`view`), an opcode of HLO
+//! (`hlo-add`), or a method, attribute, function or module as the reader of FX text names it (`method.relu`, `getattr.T`,
+//! `torch.relu`, `self.layer.__call__`). What operators do is known to [`super::operators`].
 
 use super::args::{Arg, Args};
 use super::entities::NodeId;
 use super::graph::Graph;
+use super::operators::{self, Operators};
 use super::ops::{Op, Variant};
 use super::types::{DType, Type};
 use smallvec::SmallVec;
@@ -19,12 +19,14 @@ pub enum Alias {
     Fresh,
     /// The memory of one operand, by index.
     Of(u32),
+    /// The memory of the operands that it writes, one for each element.
+    Written,
     /// Perhaps the memory of any operand.
     Any,
 }
 
 /// What keeps a node in its place beside data.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Fence {
     /// Nothing.
     Free,
@@ -45,14 +47,29 @@ pub struct Effects {
     pub fence: Fence,
     /// Whether it reads only the shapes of its operands, never their elements.
     pub shape_only: bool,
+    /// Whether it sees how its operands lie in memory: their strides, their storage offset.
+    pub sees_placement: bool,
+    /// Whether it changes the sizes or strides of what it writes, so that the type of that value holds no longer.
+    pub restates: bool,
+    /// Whether nothing describes the operator, so that it is taken to do whatever it can: what it is given may be
+    /// written, and its result may be memory of any of it.
+    pub assumed: bool,
 }
 
 impl Effects {
-    fn pure() -> Self {
-        Self { alias: Alias::Fresh, writes: SmallVec::new(), fence: Fence::Free, shape_only: false }
+    pub(super) fn pure() -> Self {
+        Self {
+            alias: Alias::Fresh,
+            writes: SmallVec::new(),
+            fence: Fence::Free,
+            shape_only: false,
+            sees_placement: false,
+            restates: false,
+            assumed: false,
+        }
     }
 
-    fn alias(alias: Alias) -> Self {
+    pub(super) fn aliasing(alias: Alias) -> Self {
         Self { alias, ..Self::pure() }
     }
 
@@ -67,165 +84,9 @@ impl Effects {
     }
 }
 
-/// Operators whose result is, or may be, their first operand's memory.
-const VIEWS: &[&str] = &[
-    "view",
-    "reshape",
-    "_unsafe_view",
-    "_reshape_alias",
-    "permute",
-    "transpose",
-    "t",
-    "expand",
-    "slice",
-    "select",
-    "squeeze",
-    "unsqueeze",
-    "alias",
-    "detach",
-    "split",
-    "split_with_sizes",
-    "chunk",
-    "unbind",
-    "as_strided",
-    "narrow",
-    "view_as_real",
-    "view_as_complex",
-    "diagonal",
-    "unfold",
-    "flatten",
-    "unflatten",
-    "contiguous",
-    "to",
-    "lift_fresh",
-    "real",
-    "imag",
-    "movedim",
-    "moveaxis",
-    "swapaxes",
-    "swapdims",
-    "expand_as",
-    "view_as",
-    "reshape_as",
-    "tensor_split",
-    "hsplit",
-    "vsplit",
-    "dsplit",
-    "numpy_T",
-    "mT",
-    "mH",
-    "broadcast_to",
-    "getitem",
-    "item",
-    "values",
-    "indices",
-    "type_as",
-    "cpu",
-    "cuda",
-    "float",
-    "half",
-    "bfloat16",
-    "ravel",
-    "squeeze_dims",
-    "broadcast_in_dim",
-    "split_dim",
-    "collapse_view",
-    "view_of",
-    "positive",
-    "resolve_conj",
-    "resolve_neg",
-    "get_tuple_element",
-    "bitcast",
-];
-
-/// Operators that read shapes, not elements.
-const SHAPE_ONLY: &[&str] = &[
-    "sym_size",
-    "sym_numel",
-    "sym_stride",
-    "sym_storage_offset",
-    "size",
-    "numel",
-    "dim",
-    "stride",
-    "storage_offset",
-    "empty_like",
-    "zeros_like",
-    "ones_like",
-    "full_like",
-    "new_empty",
-    "new_zeros",
-    "new_ones",
-    "new_full",
-    "new_empty_strided",
-    "_assert_tensor_metadata",
-    "is_contiguous",
-    "sym_is_contiguous",
-];
-
-/// Operators that draw from the random state. Any name with `dropout` in it does too.
-const RANDOM: &[&str] = &[
-    "rand",
-    "randn",
-    "randint",
-    "randperm",
-    "rand_like",
-    "randn_like",
-    "randint_like",
-    "bernoulli",
-    "normal",
-    "multinomial",
-    "poisson",
-    "binomial",
-    "inductor_random",
-    "inductor_randint",
-    "inductor_seed",
-    "inductor_seeds",
-    "philox_rand",
-    "rrelu_with_noise",
-    "rrelu_with_noise_functional",
-    "bernoulli_",
-    "normal_",
-    "uniform_",
-    "uniform",
-    "exponential_",
-    "exponential",
-    "cauchy_",
-    "geometric_",
-    "log_normal_",
-    "random_",
-    "_sample_dirichlet",
-];
-
 /// Names that mean communication in any namespace.
 const COMMUNICATION: &[&str] =
     &["send", "recv", "isend", "irecv", "barrier", "monitored_barrier", "batch_p2p_ops", "opaque_comm"];
-
-/// Namespaces whose operators do only what their schema says.
-const KNOWN: &[&str] = &[
-    "aten",
-    "prims",
-    "operator",
-    "torch",
-    "math",
-    "inductor",
-    "bucketing",
-    "quantized_decomposed",
-    "_quantized",
-    "rngprims",
-    "c10d_functional",
-    "_c10d_functional",
-    "fsdp",
-    "mkldnn",
-    "mkl",
-    "quantized",
-    "onednn",
-    "builtins",
-    "onnx",
-    "method",
-    "getattr",
-    "",
-];
 
 /// Higher-order operators that are functional: what they call has no effects on its surroundings.
 const FUNCTIONAL_HIGHER_ORDER: &[&str] = &[
@@ -255,15 +116,31 @@ pub fn effects(graph: &Graph, id: NodeId) -> Effects {
     let node = graph.node(id);
     match node.op {
         Op::Input => Effects::pure(),
-        Op::Output => Effects::alias(Alias::Fresh),
+        Op::Output => Effects::aliasing(Alias::Fresh),
         // The tensors of the list are those that are waited for.
-        Op::Wait if graph.waits_for_list(id) => Effects::alias(Alias::Any),
-        Op::Wait => Effects::alias(Alias::Of(0)),
+        Op::Wait if graph.waits_for_list(id) => Effects::aliasing(Alias::Any),
+        Op::Wait => Effects::aliasing(Alias::Of(0)),
         Op::Collective(collective) => collective_effects(graph, id, collective.variant),
         Op::Call(target) => {
-            let result_known = !matches!(graph.type_of(id), Type::Unknown);
-            call_effects(graph.text(target), graph.args_of(id), result_known)
+            let mut effects = call_effects(&graph.operators, graph.text(target), graph.args_of(id));
+            if effects.assumed {
+                keep_tensors(graph, id, &mut effects);
+            }
+            effects
         }
+    }
+}
+
+/// Numbers cannot be written or shared.
+fn keep_tensors(graph: &Graph, id: NodeId, effects: &mut Effects) {
+    let operands = graph.operands(id);
+    let may_hold = |index: u32| {
+        let ty = operands.get(index as usize).map(|&operand| graph.type_of(operand));
+        !matches!(ty, Some(Type::SymInt(_) | Type::SymOther(_) | Type::Token))
+    };
+    effects.writes.retain(|index| may_hold(*index));
+    if effects.writes.is_empty() {
+        effects.alias = Alias::Fresh;
     }
 }
 
@@ -272,7 +149,7 @@ fn collective_effects(graph: &Graph, id: NodeId, variant: Variant) -> Effects {
     match variant {
         Variant::Functional => Effects::pure(),
         Variant::InPlace => Effects {
-            alias: if inputs == 1 { Alias::Of(0) } else { Alias::Any },
+            alias: if inputs == 1 { Alias::Of(0) } else { Alias::Written },
             writes: (0..inputs).collect(),
             ..Effects::pure()
         },
@@ -281,16 +158,15 @@ fn collective_effects(graph: &Graph, id: NodeId, variant: Variant) -> Effects {
             if let Some(out) = graph.args_of(id).get("out") {
                 out.for_each_operand(&mut |index| writes.push(index));
             }
-            let alias = if let [out] = writes[..] { Alias::Of(out) } else { Alias::Any };
+            let alias = if let [out] = writes[..] { Alias::Of(out) } else { Alias::Written };
             Effects { alias, writes, ..Effects::pure() }
         }
     }
 }
 
-/// The effects of a call, by target and arguments. `result_known` says that the result has a type: a call into an
-/// unknown namespace that makes nothing we know of is there for its side effects.
+/// The effects of a call, by target and arguments, where operators are declared as in `operators`.
 #[must_use]
-pub fn call_effects(target: &str, args: &Args, result_known: bool) -> Effects {
+pub fn call_effects(operators: &Operators, target: &str, args: &Args) -> Effects {
     let (namespace, base, _) = split_target(target);
     if COMMUNICATION.contains(&base) || matches!(namespace, "c10d" | "opaque_comm" | "symm_mem" | "self") {
         // `self.attr` without a call is a constant of the module.
@@ -298,61 +174,23 @@ pub fn call_effects(target: &str, args: &Args, result_known: bool) -> Effects {
         return if constant { Effects::pure() } else { Effects::fence() };
     }
     if namespace == "higher_order" {
-        let functional = FUNCTIONAL_HIGHER_ORDER.contains(&base);
-        return if functional { Effects::pure() } else { Effects::fence() };
+        // A kernel computes, and writes what it is given; other bodies may do anything.
+        return match base {
+            "triton_kernel_wrapper_mutation" => operators::unknown(args),
+            _ if FUNCTIONAL_HIGHER_ORDER.contains(&base) => Effects::pure(),
+            _ => Effects::fence(),
+        };
     }
-    let writes = written_operands(base, args);
-    if base.contains("dropout") || RANDOM.contains(&base) || draws_for_attention(base, args) {
-        let alias = if writes.is_empty() { Alias::Fresh } else { Alias::Of(0) };
-        return Effects { alias, writes, fence: Fence::Random, shape_only: false };
+    if let Some(opcode) = target.strip_prefix("hlo-") {
+        return hlo_effects(opcode);
     }
-    if !writes.is_empty() {
-        let alias = if let [only] = writes[..] { Alias::Of(only) } else { Alias::Any };
-        return Effects { alias, writes, ..Effects::pure() };
-    }
-    if !KNOWN.contains(&namespace) {
-        // Somebody's own operator. With a result it is taken to do what functional operators do; without, it can
-        // only be there for a side effect.
-        return if result_known { Effects::pure() } else { Effects::fence() };
-    }
-    if SHAPE_ONLY.contains(&base) {
-        return Effects { shape_only: true, ..Effects::pure() };
-    }
-    let mut first = None;
-    args.for_each_operand(&mut |index| first = first.or(Some(index)));
-    match first {
-        Some(index) if VIEWS.contains(&base) => Effects::alias(Alias::Of(index)),
-        _ => Effects::pure(),
-    }
+    operators::effects_of_call(operators, target, args)
 }
 
-fn written_operands(base: &str, args: &Args) -> SmallVec<[u32; 1]> {
-    let mut writes = SmallVec::new();
-    if base.ends_with('_') && !base.ends_with("__") {
-        let first = args.positional.first().or_else(|| args.get("self")).or_else(|| args.get("input"));
-        if let Some(first) = first {
-            first.for_each_operand(&mut |index| writes.push(index));
-        }
-    }
-    for (key, arg) in &args.keyword {
-        if &**key == "out" || key.strip_prefix("out").is_some_and(|n| n.parse::<u32>().is_ok()) {
-            arg.for_each_operand(&mut |index| writes.push(index));
-        }
-    }
-    writes
-}
-
-/// Attention with a dropout other than zero draws random numbers. The probability is the fourth argument of the
-/// flash forms and the sixth of the efficient one.
-fn draws_for_attention(base: &str, args: &Args) -> bool {
-    if !base.starts_with("_scaled_dot_product") && base != "scaled_dot_product_attention" || base.ends_with("backward")
-    {
-        return false;
-    }
-    let dropout = if base.contains("efficient") || base == "scaled_dot_product_attention" { 4..6 } else { 3..4 };
-    let nonzero = |arg: &Arg| matches!(arg, Arg::Float(text) if text.parse() != Ok(0.0f64));
-    args.positional.iter().skip(dropout.start).take(dropout.len()).any(nonzero)
-        || args.get("dropout_p").is_some_and(nonzero)
+/// Values of HLO are immutable: an instruction writes and shares nothing.
+fn hlo_effects(opcode: &str) -> Effects {
+    let draws = matches!(opcode, "rng" | "rng-get-and-update-state");
+    Effects { fence: if draws { Fence::Random } else { Fence::Free }, ..Effects::pure() }
 }
 
 /// Which element of a tuple a node takes, counted from the front; `None` where it is no such node, or no number says.
@@ -402,46 +240,131 @@ mod tests {
     use super::*;
 
     fn of(target: &str, args: Args) -> Effects {
-        call_effects(target, &args, true)
+        call_effects(&Operators::default(), target, &args)
     }
 
     fn one() -> Args {
         Args::positional(vec![Arg::Operand(0)])
     }
 
-    #[test]
-    fn views_hand_their_operand_on() {
-        for target in ["aten.view.default", "aten.permute.default", "operator.getitem", "reshape", "aten.to.dtype"] {
-            assert_eq!(of(target, one()).alias, Alias::Of(0), "{target}");
-            assert!(of(target, one()).is_view(), "{target}");
-        }
-        for target in
-            ["aten.mm.default", "aten.clone.default", "aten.view_copy.default", "prims.convert_element_type.default"]
-        {
-            assert_eq!(of(target, one()).alias, Alias::Fresh, "{target}");
-        }
+    fn many(count: u32) -> Args {
+        Args::positional((0..count).map(Arg::Operand).collect())
     }
 
     #[test]
-    fn an_unknown_aten_op_that_ends_in_an_underscore_or_takes_out_writes() {
-        let effects = of("aten.brand_new_.default", one());
+    fn views_hand_their_operand_on() {
+        for target in [
+            "aten.view.default",
+            "aten.permute.default",
+            "operator.getitem",
+            "reshape",
+            "aten.to.dtype",
+            "method.view_as",
+            "method.type",
+            "getattr.data",
+            "getattr.T",
+            "torch.atleast_2d",
+            "aten.unsafe_split.Tensor",
+        ] {
+            let effects = of(target, one());
+            assert!(matches!(effects.alias, Alias::Of(0) | Alias::Any), "{target}: {effects:?}");
+            assert!(effects.writes.is_empty(), "{target}");
+        }
+        for target in [
+            "aten.mm.default",
+            "aten.clone.default",
+            "aten.view_copy.default",
+            "prims.convert_element_type.default",
+            "torch.relu",
+        ] {
+            let args = if target == "aten.mm.default" { many(2) } else { one() };
+            assert_eq!(of(target, args).alias, Alias::Fresh, "{target}");
+        }
+        assert!(of("aten.view.default", one()).is_view());
+    }
+
+    #[test]
+    fn schemas_say_what_is_written() {
+        let effects = of("aten.add_.Tensor", many(2));
         assert_eq!((effects.writes.as_slice(), effects.alias), (&[0][..], Alias::Of(0)));
-        let mut args = one();
-        args.keyword.push(("out".into(), Arg::List(vec![Arg::Operand(1), Arg::Operand(2)])));
-        let effects = of("aten.brand_new.out", args);
-        assert_eq!((effects.writes.as_slice(), effects.alias), (&[1, 2][..], Alias::Any));
         assert!(of("aten.__and__.Scalar", one()).writes.is_empty());
         let list = Args::positional(vec![Arg::List(vec![Arg::Operand(0), Arg::Operand(1)]), Arg::Operand(2)]);
         assert_eq!(of("aten._foreach_add_.List", list).writes.as_slice(), &[0, 1]);
+        // Outputs have names of their own, and in-place operators write more than their first argument.
+        let mut args = one();
+        args.keyword.push(("values".into(), Arg::Operand(1)));
+        args.keyword.push(("indices".into(), Arg::Operand(2)));
+        let effects = of("aten.sort.values", args);
+        assert_eq!((effects.writes.as_slice(), effects.alias), (&[1, 2][..], Alias::Written));
+        assert_eq!(of("aten._amp_foreach_non_finite_check_and_unscale_.default", many(3)).writes.as_slice(), &[0, 1]);
+        assert_eq!(of("prims.copy_to.default", many(2)).writes.as_slice(), &[0]);
     }
 
     #[test]
-    fn communication_and_unknown_side_effects_are_fences() {
-        for target in ["c10d.allreduce_.default", "mylib.send.default", "higher_order.cond", "opaque_comm.barrier"] {
+    fn what_schemas_leave_out_is_known_by_hand() {
+        let norm = |training| {
+            let mut args = many(5);
+            args.positional.push(Arg::Bool(training));
+            of("aten.native_batch_norm.default", args).writes.to_vec()
+        };
+        assert_eq!(norm(true), [3, 4]);
+        assert!(norm(false).is_empty());
+        assert_eq!(of("aten.set_.source_Tensor", many(2)).alias, Alias::Any);
+        assert!(of("aten.unsqueeze_.default", one()).restates);
+        assert!(of("aten.as_strided.default", one()).sees_placement);
+        assert_eq!(of("prims.as_strided.default", one()).alias, Alias::Of(0));
+    }
+
+    #[test]
+    fn what_is_in_no_table_may_write_alias_and_draw() {
+        for target in [
+            "mylib.kernel.default",
+            "aten.brand_new.default",
+            "torch.nn.functional.brand_new",
+            "brand_new",
+            "torch.nn.init.normal_",
+        ] {
+            let effects = of(target, many(2));
+            assert!(effects.assumed, "{target}");
+            assert_eq!((effects.writes.as_slice(), effects.alias), (&[0, 1][..], Alias::Any), "{target}");
+            assert_eq!(effects.fence, Fence::Random, "{target}");
+        }
+    }
+
+    #[test]
+    fn declared_operators_do_what_is_declared() {
+        let schema = "mylib::scale_by(Tensor(a!) g, Tensor x) -> Tensor\nmylib::noise(Tensor x) -> Tensor tags: nondeterministic_seeded";
+        let operators = Operators::parse(schema).unwrap();
+        let effects = call_effects(&operators, "mylib.scale_by.default", &many(2));
+        assert_eq!((effects.writes.as_slice(), effects.alias, effects.assumed), (&[0][..], Alias::Fresh, false));
+        assert_eq!(call_effects(&operators, "mylib.noise", &one()).fence, Fence::Random);
+        assert!(call_effects(&operators, "mylib.noise.out", &one()).assumed);
+    }
+
+    #[test]
+    fn statements_and_functions_of_python_write_in_place() {
+        assert_eq!(of("operator.iadd", many(2)).writes.as_slice(), &[0]);
+        assert_eq!(of("operator.setitem", many(3)).writes.as_slice(), &[0]);
+        assert_eq!(of("method.mul_", many(1)).writes.as_slice(), &[0]);
+        let mut args = one();
+        args.keyword.push(("inplace".into(), Arg::Bool(true)));
+        assert_eq!(of("torch.nn.functional.relu", args.clone()).writes.as_slice(), &[0]);
+        assert_eq!(of("torch.nn.functional.hardtanh", args).writes.as_slice(), &[0]);
+        assert!(of("torch.nn.functional.relu", one()).writes.is_empty());
+        assert_ne!(of("torch.nn.functional.dropout", one()).fence, Fence::Free);
+    }
+
+    #[test]
+    fn communication_and_modules_are_fences() {
+        for target in [
+            "c10d.allreduce_.default",
+            "mylib.send.default",
+            "higher_order.cond",
+            "opaque_comm.barrier",
+            "self.layer.__call__",
+        ] {
             assert_eq!(of(target, one()).fence, Fence::Full, "{target}");
         }
-        assert_eq!(call_effects("mylib.log.default", &one(), false).fence, Fence::Full);
-        assert_eq!(call_effects("mylib.kernel.default", &one(), true).fence, Fence::Free);
     }
 
     #[test]
@@ -463,5 +386,6 @@ mod tests {
     fn shape_readers_do_not_read_elements() {
         assert!(of("aten.sym_size.int", one()).shape_only);
         assert!(!of("aten.view.default", one()).shape_only);
+        assert!(of("getattr.shape", one()).shape_only);
     }
 }

@@ -439,6 +439,10 @@ impl<'a> View<'a> {
                 Some(1) if options.policy != Policy::Xla => Err(Reason::OneRank),
                 _ => options.allows_member(bytes).map(|()| wait),
             });
+            let checked = checked.and_then(|wait| {
+                let mut values = graph.collective_inputs(id).iter().chain([&id, &wait]);
+                if values.any(|&id| dependencies.is_restated(id)) { Err(Reason::Restated) } else { Ok(wait) }
+            });
             let checked = checked.and_then(|wait| match elsewhere.get(&id) {
                 Some(&by) => Err(Reason::ReadBeforeWait { by: graph.name_of(by).to_owned() }),
                 None => Ok(wait),

@@ -42,6 +42,8 @@ pub enum Reason {
         /// The reader.
         by: String,
     },
+    /// The sizes or strides of what it sends or makes are changed in place, so that their types do not hold throughout.
+    Restated,
     /// Its wait is in another region.
     RegionBorder,
     /// It is in a loop body, and those were not to be touched.
@@ -75,6 +77,8 @@ pub enum Reason {
         path: Vec<String>,
         /// The strongest reason for order on the path, beside data.
         because: Order,
+        /// Targets on the path of which nothing is known, so that they were taken to do whatever they can.
+        unknown: Vec<String>,
     },
     /// No neighbour in wait order has its key (policy `adjacent`).
     NotAdjacent,
@@ -115,6 +119,7 @@ impl Reason {
             Self::WaitedTwice { .. } => "waited twice",
             Self::WaitedInList { .. } => "waited in a list",
             Self::ReadBeforeWait { .. } => "read before wait",
+            Self::Restated => "restated",
             Self::RegionBorder => "region border",
             Self::InLoop => "in loop",
             Self::SizeUnknown => "size unknown",
@@ -152,6 +157,7 @@ impl std::fmt::Display for Reason {
             Self::WaitedTwice { waits } => write!(f, "{waits} nodes wait for it; `dedupe-waits` makes them one"),
             Self::WaitedInList { wait } => write!(f, "`{wait}` waits for it in a list, with others"),
             Self::ReadBeforeWait { by } => write!(f, "`{by}` takes it before its wait"),
+            Self::Restated => f.write_str("the sizes or strides of what it sends or makes are changed in place"),
             Self::RegionBorder => f.write_str("its wait is in another region"),
             Self::InLoop => f.write_str("is in a loop body, and `in_loops` is off"),
             Self::SizeUnknown => f.write_str("size unknown; give the symbols a value with `--hint`, or lift the cap"),
@@ -160,9 +166,16 @@ impl std::fmt::Display for Reason {
                 write!(f, "{bytes} bytes are more than the {max_member_bytes} that are worth copying")
             }
             Self::CapReached { other } => write!(f, "cap reached: does not fit with `{other}`"),
-            Self::Dependent { other, path, .. } => {
+            Self::Dependent { other, path, unknown, .. } => {
                 write!(f, "{}: cannot travel with `{other}`", self.label())?;
-                if path.is_empty() { Ok(()) } else { write!(f, " ({})", path.join(" > ")) }
+                if !path.is_empty() {
+                    write!(f, " ({})", path.join(" > "))?;
+                }
+                match &unknown[..] {
+                    [] => Ok(()),
+                    [one] => write!(f, "; `{one}` is not known; declare it"),
+                    several => write!(f, "; `{}` are not known; declare them", several.join("`, `")),
+                }
             }
             Self::NotAdjacent => f.write_str("no neighbour in wait order has its key"),
             Self::LookedAt => {
@@ -276,11 +289,11 @@ impl<'a> Remarks<'a> {
             Refusal::NotAdjacent => Reason::NotAdjacent,
             Refusal::Dependent { other } => {
                 let (first, last) = (other.min(slot), other.max(slot));
-                let (mut path, because) = self.path(first, last);
+                let Path { mut path, because, unknown } = self.path(first, last);
                 if path.is_empty() && self.scope == Scope::AllRanks && self.budget > 0 {
                     path = vec![name(first), ELSEWHERE.to_owned(), name(last)];
                 }
-                Reason::Dependent { other: name(other), path, because }
+                Reason::Dependent { other: name(other), path, because, unknown }
             }
             Refusal::NoPartner => self.nearest(nth, slot),
         }
@@ -309,7 +322,7 @@ impl<'a> Remarks<'a> {
     }
 
     /// A shortest path from `first` or its bucket to `last`, going through buckets as through one node.
-    fn path(&mut self, first: usize, last: usize) -> (Vec<String>, Order) {
+    fn path(&mut self, first: usize, last: usize) -> Path {
         let dependencies = self.view.dependencies;
         let group_of = self.group_of.get_or_insert_with(|| {
             let mut group_of = vec![0; dependencies.slots().len()];
@@ -346,8 +359,15 @@ impl<'a> Remarks<'a> {
                 break;
             }
         }
-        (Vec::new(), Order::Data)
+        Path { path: Vec::new(), because: Order::Data, unknown: Vec::new() }
     }
+}
+
+/// What leads from one slot to another.
+struct Path {
+    path: Vec<String>,
+    because: Order,
+    unknown: Vec<String>,
 }
 
 /// Writes a path out.
@@ -356,8 +376,14 @@ fn spell(
     from: usize,
     to: usize,
     next: &hashbrown::HashMap<usize, (usize, Order), rustc_hash::FxBuildHasher>,
-) -> (Vec<String>, Order) {
+) -> Path {
     let (mut path, mut because, mut at) = (Vec::new(), Order::Data, from);
+    let mut unknown = Vec::new();
+    let mut note = |slot: usize| {
+        let id = view.dependencies.node(slot).filter(|&id| view.dependencies.is_assumed(id));
+        let target = id.map(|id| view.graph.target_of(id).to_owned());
+        unknown.extend(target.filter(|target| !unknown.contains(target)));
+    };
     loop {
         if let Some(id) = view.dependencies.node(at) {
             path.push(view.graph.name_of(id).to_owned());
@@ -367,6 +393,10 @@ fn spell(
         }
         let (after, why) = next[&at];
         because = because.max(why);
+        if matches!(why, Order::Memory | Order::Fence) {
+            note(at);
+            note(after);
+        }
         at = after;
     }
     if path.len() > LONGEST_PATH {
@@ -375,5 +405,5 @@ fn spell(
         path.push("...".to_owned());
         path.extend(tail);
     }
-    (path, because)
+    Path { path, because, unknown }
 }

@@ -13,7 +13,10 @@ fn cyc_1_reachability_is_decided_on_the_whole_graph() {
     assert_eq!(done.count("all_gather"), 2);
     assert!(done.place("g0") < done.place("g1"));
     let path = ["g0", "w0", "t", "u", "g1"].map(str::to_owned).to_vec();
-    assert_eq!(done.reason("g1"), &Reason::Dependent { other: "g0".to_owned(), path, because: Order::Data });
+    assert_eq!(
+        done.reason("g1"),
+        &Reason::Dependent { other: "g0".to_owned(), path, because: Order::Data, unknown: Vec::new() }
+    );
     assert_eq!(done.text(), bucketeer::ir::text::print(&done.before));
 }
 

@@ -179,7 +179,7 @@ impl Walk<'_, '_> {
         let own = Err((id, None));
         let index = match self.found.effects.get(id).alias {
             Alias::Of(index) => index as usize,
-            Alias::Fresh | Alias::Any => return own,
+            Alias::Fresh | Alias::Written | Alias::Any => return own,
         };
         let Some(&base) = graph.operands(id).get(index) else { return own };
         if let Op::Call(target) = graph.node(id).op

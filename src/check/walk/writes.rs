@@ -44,7 +44,7 @@ impl Walk<'_, '_> {
         }
         let result = match (effects.alias, places.as_slice()) {
             (Alias::Of(_), &[place]) => Some(place),
-            (Alias::Any, [_, ..]) if effects.fence != Fence::Full => {
+            (Alias::Written | Alias::Any, [_, ..]) if effects.fence != Fence::Full => {
                 Some(self.context.intern(Value::Tuple(places.clone())))
             }
             _ => None,

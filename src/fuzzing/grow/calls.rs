@@ -63,7 +63,7 @@ impl Grower {
         let id = match (c % 4, pick(&same, b)) {
             (0, _) | (_, None) => self.call(["neg", "relu", "sin"][usize::from(b) % 3], vec![], &[x.id], None),
             (1, _) => self.call("mul", vec![Arg::Float("2.0".into())], &[x.id], None),
-            (2, Some(y)) => self.call("layer", vec![Arg::Int(i64::from(b % 3))], &[x.id, y.id], Some(Type::Tensor(ty))),
+            (2, Some(y)) => self.call("cdist", vec![Arg::Int(i64::from(b % 3))], &[x.id, y.id], Some(Type::Tensor(ty))),
             (_, Some(y)) => self.call("add", vec![], &[x.id, y.id], None),
         };
         self.fresh(id);

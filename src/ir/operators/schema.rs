@@ -3,7 +3,7 @@
 //! Grammar, from `torch/csrc/jit/frontend/function_schema_parser.cpp`, as far as effects need it:
 //!
 //! ```text
-//! schema   = name "::" name [ "." overload ] "(" [ argument { "," argument } ] ")" "->" returns [ "tags:" words ]
+//! schema   = [ name "::" ] name [ "." overload ] "(" [ argument { "," argument } ] ")" "->" returns [ "tags:" words ]
 //! argument = "*" | type name [ "=" default ]
 //! returns  = type [ name ] | "(" [ type [ name ] { "," type [ name ] } ] ")"
 //! type     = word [ "(" type { "," type } ")" ] { alias | "[" [ n ] "]" | "?" }
@@ -140,17 +140,19 @@ impl<'a> Parser<'a> {
         Ok(word)
     }
 
+    /// An operator without a namespace is one of our own text.
     fn target(&mut self) -> Parsed<String> {
-        let namespace = self.word(&[], "an operator, such as `mylib::scale_by(Tensor x) -> Tensor`")?;
-        self.expect("::", "`::` between namespace and operator")?;
-        let base = self.word(&[], "the name of an operator")?;
-        let overload = if self.rest().starts_with('.') {
-            self.at += 1;
-            self.word(&[], "the name of an overload")?
+        let first = self.word(&[], "an operator, such as `mylib::scale_by(Tensor x) -> Tensor`")?;
+        let name = if self.eat("::") {
+            format!("{first}.{}", self.word(&[], "the name of an operator")?)
         } else {
-            "default"
+            first.to_owned()
         };
-        Ok(format!("{namespace}.{base}.{overload}"))
+        if !self.rest().starts_with('.') {
+            return Ok(format!("{name}.default"));
+        }
+        self.at += 1;
+        Ok(format!("{name}.{}", self.word(&[], "the name of an overload")?))
     }
 
     fn parameters(&mut self) -> Parsed<Vec<Parameter>> {

@@ -4,10 +4,11 @@
 //! storages of its result pending, and a wait on any view of them makes them valid. One walk in program order.
 
 use super::VerifyError;
+use crate::ir::effects::EffectTable;
 use crate::ir::entities::NodeId;
 use crate::ir::graph::Graph;
 use crate::ir::ops::{Collective, Op, Variant};
-use crate::ir::optable::{Alias, effects, element_index, split_target};
+use crate::ir::optable::{Alias, element_index, split_target};
 use crate::ir::strides::must_copy;
 
 /// The storages of a value.
@@ -27,6 +28,7 @@ impl Default for Storages {
 
 struct Walk<'g> {
     graph: &'g Graph,
+    effects: EffectTable,
     /// By arena index.
     of: Vec<Storages>,
     /// By storage: what made it pending.
@@ -36,8 +38,13 @@ struct Walk<'g> {
 
 /// Reports each read or write of a pending value.
 pub(super) fn check(graph: &Graph, errors: &mut Vec<VerifyError>) {
-    let mut walk =
-        Walk { graph, of: vec![Storages::default(); graph.arena_len()], pending: Vec::new(), lists: Vec::new() };
+    let mut walk = Walk {
+        graph,
+        effects: EffectTable::of(graph),
+        of: vec![Storages::default(); graph.arena_len()],
+        pending: Vec::new(),
+        lists: Vec::new(),
+    };
     for &id in graph.order() {
         walk.node(id, errors);
     }
@@ -110,7 +117,7 @@ impl Walk<'_> {
     }
 
     fn call(&mut self, id: NodeId, target: &str, errors: &mut Vec<VerifyError>) {
-        let effects = effects(self.graph, id);
+        let effects = self.effects.get(id).clone();
         let operands = self.graph.operands(id);
         let copies = must_copy(self.graph, id);
         let (namespace, ..) = split_target(target);
@@ -120,7 +127,7 @@ impl Walk<'_> {
         }
         let base_storages = match effects.alias {
             Alias::Of(index) if !copies => operands.get(index as usize).map(|operand| self.of[operand.index()]),
-            Alias::Of(_) | Alias::Fresh | Alias::Any => None,
+            Alias::Of(_) | Alias::Fresh | Alias::Written | Alias::Any => None,
         };
         self.of[id.index()] = match base_storages {
             Some(storages) => self.element(storages, element_index(self.graph, id)),

@@ -244,7 +244,7 @@ impl Walk<'_> {
             |index: u32| self.graph.operands(id).get(index as usize).map_or(Value::Nothing, |&at| self.value(at));
         match alias {
             Alias::Of(index) => operand(index),
-            Alias::Fresh | Alias::Any => {
+            Alias::Fresh | Alias::Written | Alias::Any => {
                 let parts = writes.iter().map(|&index| operand(index)).collect();
                 self.tuple(parts)
             }

@@ -1,0 +1,285 @@
+//! What schemas do not say, each with its reason. Found by running operators under PyTorch and by reading their kernels.
+
+use super::reading::{Bound, alias_of};
+use crate::ir::args::Arg;
+use crate::ir::optable::{Alias, Effects, Fence};
+
+/// Operators with statistics that they update while training: their schemas leave the arguments unmarked, since autograd
+/// treats the statistics as buffers. The parameter that says whether they train.
+const STATISTICS: &[(&str, &str)] = &[
+    ("batch_norm", "training"),
+    ("_batch_norm_impl_index", "training"),
+    ("native_batch_norm", "training"),
+    ("cudnn_batch_norm", "training"),
+    ("miopen_batch_norm", "training"),
+    ("instance_norm", "use_input_stats"),
+    ("batch_norm_gather_stats", ""),
+    ("batch_norm_gather_stats_with_counts", ""),
+    ("batch_norm_update_stats", ""),
+    ("_batch_norm_with_update", ""),
+    ("_batch_norm_with_update_functional", ""),
+];
+
+/// Operators that write an argument which their schema does not mark: operator, parameters, why.
+const WRITES: &[(&str, &str, &[&str], &str)] = &[
+    ("fsdp", "all_gather_copy_in", &["all_gather_output"], "copies its inputs into the output's slot of this rank"),
+    ("inductor", "resize_storage_bytes_", &["variable"], "frees or grows the storage"),
+    ("inductor", "accumulate_grad_", &["variable", "variable_grad"], "sets or adds to `variable.grad`"),
+    ("aten", "_cudnn_rnn_flatten_weight", &["weight_arr"], "makes the weights views of one new buffer"),
+];
+
+/// Operators whose result may be an argument's memory, though the schema gives it memory of its own: operator, parameters,
+/// why.
+const ALIASES: &[(&str, &str, &[&str], &str)] = &[
+    ("aten", "_unsafe_view", &["self"], "a view that autograd does not track"),
+    ("aten", "unsafe_split", &["self"], "views that autograd does not track"),
+    ("aten", "unsafe_split_with_sizes", &["self"], "views that autograd does not track"),
+    ("aten", "unsafe_chunk", &["self"], "views that autograd does not track"),
+    ("aten", "lift", &["self"], "the argument itself outside of functionalisation"),
+    ("aten", "type_as", &["self"], "the argument itself where the types are equal"),
+    ("aten", "_cast_", &["self"], "the argument itself where the dtype is the wanted one"),
+    ("aten", "sum_to_size", &["self"], "the argument itself where the size is the wanted one"),
+    ("aten", "_grad_sum_to_size", &["self"], "the argument itself where the size is the wanted one"),
+    ("aten", "cpu", &["self"], "the argument itself where it is there already"),
+    ("aten", "cuda", &["self"], "the argument itself where it is there already"),
+    ("aten", "broadcast_tensors", &["tensors"], "expanded views"),
+    ("aten", "meshgrid", &["tensors"], "expanded views"),
+    ("aten", "einsum", &["tensors"], "a permuted view where nothing is summed"),
+    ("aten", "pixel_shuffle", &["self"], "a view where the factor is one"),
+    ("aten", "pixel_unshuffle", &["self"], "a view where the factor is one"),
+    ("aten", "channel_shuffle", &["self"], "a view where there is one group"),
+    ("aten", "native_channel_shuffle", &["self"], "a view where there is one group"),
+    ("aten", "dequantize", &["self", "tensors", "qtensor"], "the argument itself where it is not quantised"),
+    ("aten", "atleast_1d", &["self", "tensors"], "a view, or the argument itself"),
+    ("aten", "atleast_2d", &["self", "tensors"], "a view, or the argument itself"),
+    ("aten", "atleast_3d", &["self", "tensors"], "a view, or the argument itself"),
+    ("aten", "data", &["self"], "the same memory without its history"),
+    ("aten", "to_dense_backward", &["grad"], "the gradient itself where it is dense"),
+    ("aten", "histogramdd", &["bins"], "hands the bins on"),
+    ("aten", "sorted", &["input"], "the rows in another order"),
+    ("aten", "_pack_sequence", &["output", "batch_sizes", "sorted_indices", "unsorted_indices"], "hands them on"),
+    ("aten", "_saturate_weight_to_fp16", &["weight"], "the argument itself where nothing is saturated"),
+    ("aten", "_remove_batch_dim", &["self"], "the tensor inside of a batched one"),
+    ("aten", "_add_batch_dim", &["self"], "the tensor inside of a batched one"),
+    ("aten", "set", &["self", "source"], "the storage of the source"),
+    ("aten", "to_dense", &["self"], "the argument itself where it is dense"),
+    ("aten", "_to_cpu", &["tensors"], "the arguments themselves where they are there already"),
+    ("aten", "rnn_relu", &["hx"], "the state itself for a sequence of no steps"),
+    ("aten", "rnn_tanh", &["hx"], "the state itself for a sequence of no steps"),
+    ("aten", "gru", &["hx"], "the state itself for a sequence of no steps"),
+    ("aten", "lstm", &["hx"], "the state itself for a sequence of no steps"),
+    ("fsdp", "all_gather_copy_in", &["all_gather_output"], "the output, and its slot of this rank"),
+    ("inductor", "_alloc_from_pool", &["self"], "a part of the pool"),
+    ("inductor", "_reinterpret_tensor", &["self"], "the same storage under other strides"),
+    ("export", "access_subclass_inner_tensor", &["src_subclass_tensor"], "a tensor that the argument holds"),
+    ("prims", "as_strided", &["a"], "a view; the schema marks it as written"),
+    ("prims", "device_put", &["a"], "the argument itself where it is there already"),
+    ("prims", "reshape", &["a"], "a view where strides allow it"),
+    ("prims", "inductor_force_stride_order", &["input"], "the argument itself where its strides are the wanted ones"),
+    ("_inductor_test", "realize", &["self"], "the argument itself in eager mode"),
+    ("_c10d_functional", "_wrap_tensor_autograd", &["input"], "the argument in a wrapper"),
+    ("onnx", "Reshape", &["input"], "a view where strides allow it"),
+];
+
+/// Operators that draw random numbers without the tag that says so.
+const DRAWS: &[(&str, &str)] = &[
+    ("prims", "inductor_seed"),
+    ("prims", "inductor_seeds"),
+    ("prims", "inductor_rand_eager_offset"),
+    ("prims", "inductor_rand_eager_offsets"),
+    ("prims", "normal"),
+    ("prims", "uniform"),
+    ("inductor_prims", "inductor_reserve_rng_state"),
+    ("aten", "manual_seed"),
+    ("aten", "seed"),
+    ("aten", "initial_seed"),
+    ("aten", "_fill_mem_eff_dropout_mask_"),
+    ("aten", "_no_grad_normal_"),
+    ("aten", "_no_grad_uniform_"),
+    // On the CPU they set the default generator to their seed and use it.
+    ("prims", "inductor_random"),
+    ("prims", "inductor_randint"),
+];
+
+/// Namespaces of operators that act on the machine and not on values: streams, profilers, memory pools.
+const MACHINE: &[&str] = &["cuda", "streams", "profiler", "mempool", "debug_mode_ops"];
+
+/// Operators that see where and how a tensor lies: strides, storage offset, the storage itself.
+const PLACEMENT: &[&str] = &[
+    "as_strided",
+    "as_strided_",
+    "as_strided_copy",
+    "as_strided_scatter",
+    "_reshape_alias",
+    "_reshape_alias_copy",
+    "stride",
+    "sym_stride",
+    "storage_offset",
+    "sym_storage_offset",
+    "is_contiguous",
+    "sym_is_contiguous",
+    "is_non_overlapping_and_dense",
+    "is_strides_like_format",
+    "set_",
+    "set_data",
+    "_reinterpret_tensor",
+    "_alloc_from_pool",
+    "data_ptr",
+    "storage",
+    "untyped_storage",
+    "_typed_storage",
+    "is_set_to",
+    "resize_",
+    "resize_as_",
+    "_resize_output_",
+    "resize_storage_bytes_",
+    "resize",
+    "copy_strided",
+    "numpy",
+    "__dlpack__",
+    "is_alias_of",
+    "_is_alias_of",
+    "resize_as",
+    "_debug_has_internal_overlap",
+    // They refuse offsets or strides that other elements would start at, or memory that is part of more.
+    "view_as_complex",
+    "view_as_complex_copy",
+    "view_of_dtype",
+    "detach_",
+    // They read raw memory, whatever its strides.
+    "_fused_adagrad_",
+    "_fused_adam_",
+    "_fused_adamw_",
+    "_fused_sgd_",
+    // They were seen to refuse what is not dense, or to round otherwise then.
+    "_batch_norm_impl_index_backward",
+    "_embedding_bag",
+    "_embedding_bag_backward",
+    "_embedding_bag_forward_only",
+    "_embedding_bag_per_sample_weights_backward",
+    "_linalg_det",
+    "_linalg_slogdet",
+    "_native_batch_norm_legit",
+    "_pdist_backward",
+    "_pdist_forward",
+    "_weight_norm_differentiable_backward",
+    "_weight_norm_interface",
+    "choose_qparams_optimized",
+    "embedding_bag",
+    "fractional_max_pool2d_backward",
+    "fractional_max_pool3d_backward",
+    "max_unpool3d",
+    "native_layer_norm_backward",
+    "nll_loss2d_backward",
+    "take_along_dim",
+];
+
+/// Operators that read what a tensor is and not what it holds: sizes, strides, dtype, device.
+const SHAPE_ONLY: &[&str] = &[
+    "sym_size",
+    "sym_numel",
+    "sym_stride",
+    "sym_storage_offset",
+    "sym_is_contiguous",
+    "size",
+    "numel",
+    "dim",
+    "ndimension",
+    "stride",
+    "storage_offset",
+    "element_size",
+    "is_contiguous",
+    "is_non_overlapping_and_dense",
+    "is_strides_like_format",
+    "is_floating_point",
+    "is_complex",
+    "is_signed",
+    "is_same_size",
+    "empty_like",
+    "zeros_like",
+    "ones_like",
+    "full_like",
+    "new_empty",
+    "new_zeros",
+    "new_ones",
+    "new_full",
+    "new_empty_strided",
+    "_assert_tensor_metadata",
+];
+
+/// Whether an operator only reads what its operands are, not what they hold.
+pub(super) fn is_shape_only(base: &str) -> bool {
+    SHAPE_ONLY.contains(&base)
+}
+
+/// Whether an operator sees how its operands lie.
+pub(super) fn sees_placement(base: &str) -> bool {
+    PLACEMENT.contains(&base)
+}
+
+/// Adds to what the schema says.
+pub(super) fn amend(namespace: &str, base: &str, bound: &Bound<'_, '_>, effects: Effects) -> Effects {
+    let mut effects = effects;
+    let entry = |table: &[(&str, &str, &'static [&'static str], &str)]| {
+        let found = table.iter().find(|(of, name, ..)| {
+            *of == namespace && (*name == base || *name == "_cast_" && base.starts_with("_cast_"))
+        });
+        found.map(|&(_, _, parameters, _)| parameters)
+    };
+    if let Some((_, trains)) = STATISTICS.iter().find(|(name, _)| *name == base)
+        && bound.get(&[trains]) != Some(&Arg::Bool(false))
+    {
+        let statistics = bound.operands(|p| matches!(&*p.name, "running_mean" | "running_var"));
+        add(&mut effects, &statistics);
+    }
+    if let Some(parameters) = entry(WRITES) {
+        add(&mut effects, &bound.operands(|p| parameters.contains(&&*p.name)));
+    }
+    if let Some(parameters) = entry(ALIASES) {
+        let shared = bound.operands(|p| parameters.contains(&&*p.name));
+        if (namespace, base) == ("prims", "as_strided") {
+            effects.writes.clear();
+        }
+        effects.alias = alias_of(&shared, &effects.writes);
+    }
+    if namespace == "aten" && matches!(base, "set_" | "set_data" | "shallow_copy_data_") {
+        // From now on both are one storage.
+        effects.alias = Alias::Any;
+        effects.restates = true;
+    }
+    // It gives its argument the size that broadcasting asks for.
+    effects.restates |= base == "addbmm_";
+    if DRAWS.contains(&(namespace, base)) {
+        effects.fence = effects.fence.max(Fence::Random);
+    }
+    if effects.fence == Fence::Random && draws_nothing(bound) {
+        effects.fence = Fence::Free;
+    }
+    if MACHINE.contains(&namespace) {
+        effects.fence = Fence::Full;
+    }
+    effects.shape_only = is_shape_only(base) && effects.writes.is_empty();
+    // Numbers are dealt in the order of memory.
+    let deals = effects.fence == Fence::Random && !bound.operands(|parameter| parameter.tensors).is_empty();
+    effects.sees_placement = deals || sees_placement(base) || (base == "view" && bound.takes("dtype"));
+    effects
+}
+
+fn add(effects: &mut Effects, writes: &[u32]) {
+    for &index in writes {
+        if !effects.writes.contains(&index) {
+            effects.writes.push(index);
+        }
+    }
+    effects.writes.sort_unstable();
+}
+
+/// Attention without dropout draws nothing, whatever the tag says. The probability is zero unless it is given.
+fn draws_nothing(bound: &Bound<'_, '_>) -> bool {
+    let zero = |arg: &Arg| match arg {
+        Arg::Float(text) => text.parse() == Ok(0.0f64),
+        Arg::Int(value) => *value == 0,
+        _ => false,
+    };
+    bound.takes("dropout_p") && bound.get(&["dropout_p"]).is_none_or(zero)
+}
