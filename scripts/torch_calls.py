@@ -295,6 +295,29 @@ def by_hand():
         lambda: torch.ops.fsdp.split_with_sizes_copy(torch.randn(4, 6), [2, 4], 1, out=[torch.zeros(4, 2), torch.zeros(4, 4)]),
         lambda: torch.ops.fsdp.chunk_cat([x, x], 0, 2, out=torch.zeros(2, 24)),
     ]
+    p, cpu = torch.ops.prims, torch.device("cpu")
+    seeds = torch.tensor([1, 2, 3])
+    made += [
+        lambda: p.inductor_seed(cpu), lambda: p.inductor_seeds(3, cpu), lambda: p.inductor_lookup_seed(seeds, 1),
+        lambda: p.inductor_random([4], torch.tensor(3), "rand"), lambda: p.inductor_random([4], torch.tensor(3), "randn"),
+        lambda: p.inductor_randint(0, 9, [4], torch.tensor(3)), lambda: p.inductor_force_stride_order(x.t(), [1, 4]),
+        lambda: p.uniform([3], low=0.0, high=1.0, dtype=torch.float32, device=cpu, requires_grad=False, stride=[1]),
+        lambda: torch.ops.inductor_prims.inductor_reserve_rng_state(None, 4), lambda: torch.ops.rngprims.philox_rand([4], torch.tensor(1), torch.tensor(0), None, cpu, torch.float32),
+        lambda: p.broadcast_in_dim(x, [2, 4, 6], [1, 2]), lambda: p.iota(4, start=0, step=1, dtype=torch.int64, device=cpu, requires_grad=False),
+        lambda: p.empty_permuted([2, 3], [1, 0], dtype=torch.float32, device=cpu, requires_grad=False),
+        lambda: p.var(x, [0], 1), lambda: p.xor_sum(torch.tensor([1, 2]), [0]), lambda: a.clip(x, -1, 1), lambda: a.clip_(x.clone(), -1, 1),
+        lambda: a.clip.Tensor(x, x - 1, x), lambda: a.clip_.Tensor(x.clone(), x - 1, x), lambda: a.float_power_.Scalar(x.double(), 2), lambda: a.float_power_.Tensor(x.double(), x.double()),
+        lambda: a.scatter.value_reduce(x, 0, torch.zeros(4, 6, dtype=torch.int64), 2, reduce="add"), lambda: a.scatter_.value_reduce(x.clone(), 0, torch.zeros(4, 6, dtype=torch.int64), 2, reduce="add"),
+        lambda: a._index_put_impl_(x.clone(), [torch.tensor([0, 1])], torch.zeros(6)), lambda: a._unsafe_index.Tensor(x, [torch.tensor([0, 1])]),
+        lambda: a._unsafe_index_put(x, [torch.tensor([0, 1])], torch.zeros(6)), lambda: a._no_grad_embedding_renorm_(x.clone() * 9, torch.tensor([0, 2]), 1.0, 2.0),
+        lambda: a._foreach_addcdiv_.Tensor([x.clone(), x.clone()], [x, x], [x, x], torch.ones(2)), lambda: a._foreach_addcmul_.Tensor([x.clone(), x.clone()], [x, x], [x, x], torch.ones(2)),
+        lambda: a._native_batch_norm_legit_no_training(x, None, None, mean, var, 0.1, 1e-5), lambda: a._pack_padded_sequence(torch.randn(3, 2, 4), torch.tensor([3, 2]), False),
+        lambda: a.sym_constrain_range_for_size(3, min=0, max=9), lambda: a._assert_async(torch.ones(1)), lambda: a.randint_like.Tensor(x, torch.tensor(9)),
+        lambda: a._resize_output_(x.clone(), [3, 3], cpu), lambda: a._sobol_engine_initialize_state_(torch.zeros(3, 30, dtype=torch.int64), 3),
+        lambda: a._philox_uniform_(x.clone(), torch.tensor([1, 2], dtype=torch.uint64)), lambda: a._philox_normal_(x.clone(), torch.tensor([1, 2], dtype=torch.uint64)),
+        lambda: a.convolution(c, torch.randn(3, 6, 2), None, [1], [0], [1], False, [0], 1),
+        lambda: a._convolution(c, torch.randn(3, 6, 2), None, [1], [0], [1], False, [0], 1, False, False, False, False),
+    ]
     return made
 
 
