@@ -15,6 +15,8 @@ import re
 import torch
 
 PREFIX = "torch.ops._c10d_functional."
+# Process groups by name: who talks to whom. Any other name is all ranks.
+GROUPS = {"solo": [[0], [1]]}
 
 
 class NotRun(Exception):
@@ -100,9 +102,9 @@ def poison(tensor):
 
 
 class Text:
-    """Compiled text: blocks of statements between collectives."""
+    """Compiled text: blocks of statements between collectives. `apart` makes each statement a block."""
 
-    def __init__(self, text):
+    def __init__(self, text, apart=False):
         try:
             tree = ast.parse(text)
         except SyntaxError as error:
@@ -117,6 +119,9 @@ class Text:
             kind = self.collective(node)
             if kind is None:
                 block.append(node)
+                if apart:
+                    self.close(block)
+                    block = []
                 continue
             self.close(block)
             block = []
@@ -159,6 +164,17 @@ class Rank:
         return tensor
 
 
+def by_group(kind, calls):
+    """Results of each rank, computed among the ranks of its group."""
+    names = {args[-1] for args, _ in calls}
+    expect(len(names) == 1)
+    parts, results = GROUPS.get(names.pop(), [list(range(len(calls)))]), [None] * len(calls)
+    for ranks in parts:
+        for rank, row in zip(ranks, compute(kind, [calls[rank] for rank in ranks])):
+            results[rank] = row
+    return results
+
+
 def launch(kind, ranks, code, target):
     calls = [eval(code, rank.names) for rank in ranks]
     if kind == "wait_tensor":
@@ -166,7 +182,7 @@ def launch(kind, ranks, code, target):
             rank.names[target] = rank.wait(args[0])
         return
     stem = kind.removesuffix("_").removesuffix("_out")
-    for rank, (args, kwargs), results in zip(ranks, calls, compute(stem, calls)):
+    for rank, (args, kwargs), results in zip(ranks, calls, by_group(stem, calls)):
         several = isinstance(args[0], (list, tuple))
         if kind.endswith("_out"):
             outs = list(kwargs["out"]) if several else [kwargs["out"]]
@@ -182,8 +198,11 @@ def launch(kind, ranks, code, target):
         rank.names[target] = outs if several else outs[0]
 
 
-def run(text, inputs, seed=7):
-    """Outputs of all ranks, and the inputs as they were left. `inputs` is a list over ranks, and is written."""
+def run(text, inputs, seed=7, watch=None):
+    """Outputs of all ranks, and the inputs as they were left. `inputs` is a list over ranks, and is written.
+
+    `watch` is called with the names of rank 0 after each block.
+    """
     ranks = []
     for number, given in enumerate(inputs):
         if len(given) != len(text.inputs):
@@ -194,11 +213,13 @@ def run(text, inputs, seed=7):
             for kind, code, target in text.steps:
                 if kind is not None:
                     launch(kind, ranks, code, target)
-                    continue
-                for rank in ranks:
-                    torch.set_rng_state(rank.random)
-                    exec(code, rank.names)
-                    rank.random = torch.get_rng_state()
+                else:
+                    for rank in ranks:
+                        torch.set_rng_state(rank.random)
+                        exec(code, rank.names)
+                        rank.random = torch.get_rng_state()
+                if watch is not None:
+                    watch(ranks[0].names)
     except NotRun:
         raise
     except Exception as error:
