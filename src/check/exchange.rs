@@ -25,7 +25,7 @@ pub(super) fn result(
     input: &Tensor,
     even: bool,
 ) -> Option<Tensor> {
-    let size = context.groups[group.0 as usize].1;
+    let size = context.groups.size(group);
     match kind {
         CollectiveKind::AllGather { .. } | CollectiveKind::ReduceScatter { .. } if size.is_none() => None,
         CollectiveKind::AllToAll if even => turned(context, group, i64::from(size?), input),

@@ -19,6 +19,9 @@ const MAX_PIECES: usize = 1 << 16;
 /// Most lengths of a repeated row that are tried.
 const MOST_PERIODS: usize = 4;
 
+/// Most places, with symbols, where rows are cut.
+const MOST_SYMBOLIC_CUTS: usize = 64;
+
 /// A range of columns.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Piece {
@@ -294,19 +297,13 @@ impl Flat {
             })
             .collect();
         let parts = parts?;
-        let mut cuts: Vec<i64> = Vec::new();
-        for piece in parts.iter().flat_map(|part| part.pieces.iter()) {
-            cuts.push(piece.start.known()?);
-        }
-        cuts.push(width.known()?);
-        cuts.sort_unstable();
-        cuts.dedup();
+        let cuts = cuts(&parts, &width)?;
         if cuts.len().checked_mul(parts.len())? > MAX_PIECES {
             return None;
         }
         let mut pieces = Vec::new();
         for cut in cuts.windows(2) {
-            let (from, to) = (Int::Known(cut[0]), Int::Known(cut[1]));
+            let (from, to) = (cut[0].clone(), cut[1].clone());
             let column: Option<Vec<Self>> = parts.iter().map(|part| part.columns(&from, &to)).collect();
             pieces.push(self.stack(column?, &from, times, pack)?);
         }
@@ -334,6 +331,32 @@ impl Flat {
         let inner = pattern::dense(bytes.clone());
         Some(Piece { start: start.clone(), bytes, leaf, offset: ZERO, outer, inner })
     }
+}
+
+/// Where pieces of any of the parts begin, and the end.
+fn cuts(parts: &[Flat], width: &Int) -> Option<Vec<Int>> {
+    let starts = || parts.iter().flat_map(|part| part.pieces.iter()).map(|piece| &piece.start).chain([width]);
+    if let Some(mut known) = starts().map(Int::known).collect::<Option<Vec<i64>>>() {
+        known.sort_unstable();
+        known.dedup();
+        return Some(known.into_iter().map(Int::Known).collect());
+    }
+    let mut cuts: Vec<Int> = Vec::new();
+    for start in starts() {
+        let mut at = 0;
+        while let Some(cut) = cuts.get(at)
+            && cut.compare(start)? == Ordering::Less
+        {
+            at += 1;
+        }
+        if cuts.get(at) != Some(start) {
+            cuts.insert(at, start.clone());
+        }
+        if cuts.len() > MOST_SYMBOLIC_CUTS {
+            return None;
+        }
+    }
+    Some(cuts)
 }
 
 /// The piece of which `parts` are the turns of a new innermost loop over rows.

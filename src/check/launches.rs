@@ -83,7 +83,7 @@ fn class(context: &Context<'_>, walked: &Walked<'_>, launch: &Launch, val: Val) 
         (kind, _) if launch.pairs.is_some() => Transfer::Other(kind, launch.pairs.unwrap_or(u32::MAX)),
         (kind, _) => Transfer::Other(kind, exchange_call(context, walked, launch)),
     };
-    Class { kind, group: launch.group, region: walked.graph.node(launch.node).region }
+    Class { kind, group: launch.requested, region: walked.graph.node(launch.node).region }
 }
 
 /// The call of a collective that is not followed: its arguments count.
@@ -109,11 +109,11 @@ fn pieces(context: &mut Context<'_>, launch: &Launch, val: Val) -> Rc<[Piece]> {
         let table = match launch.kind {
             CollectiveKind::AllGather { .. } => context.with_rows(&tensor.flat, &ONE)?,
             CollectiveKind::ReduceScatter { dim, .. } => {
-                let size = context.groups[launch.group.0 as usize].1?;
+                let size = context.groups.size(launch.group)?;
                 scatter_table(context, i64::from(size), dim as usize, &tensor)?
             }
             CollectiveKind::AllToAll if launch.even => {
-                let size = context.groups[launch.group.0 as usize].1?;
+                let size = context.groups.size(launch.group)?;
                 context.with_rows(&tensor.flat, &Int::Known(i64::from(size)))?
             }
             CollectiveKind::AllToAll | CollectiveKind::Permute => return None,

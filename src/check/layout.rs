@@ -22,12 +22,21 @@ pub(super) fn dimension(index: i64, rank: usize) -> Option<usize> {
 /// The same bytes in another shape; one size may be -1.
 pub(super) fn reshape(tensor: &Tensor, sizes: &[Int]) -> Option<Tensor> {
     let elements = product(&tensor.shape)?;
+    let shape = sizes_with_open(&elements, sizes)?;
+    (product(&shape)? == elements).then(|| Tensor { dtype: tensor.dtype, shape, flat: tensor.flat.clone() })
+}
+
+/// Sizes with what is left of `elements` for the one that is -1. Of sizes whose product is right, one may be of unknown
+/// sign: the others say what it is.
+pub(super) fn sizes_with_open(elements: &Int, sizes: &[Int]) -> Option<Shape> {
     let mut shape: Shape = sizes.iter().cloned().collect();
     if let Some(open) = sizes.iter().position(|size| size.is(-1)) {
         shape[open] = ONE;
         shape[open] = elements.div(&product(&shape)?)?;
     }
-    (product(&shape)? == elements).then(|| Tensor { dtype: tensor.dtype, shape, flat: tensor.flat.clone() })
+    let unsure = shape.iter().filter(|size| ZERO.at_most(size) != Some(true));
+    let negative = shape.iter().any(|size| size.known().is_some_and(|size| size < 0));
+    (!negative && unsure.count() <= 1).then_some(shape)
 }
 
 /// The same bytes as elements of another dtype.
@@ -119,10 +128,15 @@ pub(super) fn expand(tensor: &Tensor, sizes: &[Int]) -> Option<Tensor> {
         match old {
             Some(old) if size.is(-1) || size == old => shape.push(old.clone()),
             Some(old) if !old.is(1) => return None,
+            _ if ZERO.at_most(size) != Some(true) => return None,
             _ => shape.push(size.clone()),
         }
     }
-    if product(&shape)? == product(&tensor.shape)? {
+    let elements = product(&shape)?;
+    if elements.is(0) {
+        return Some(Tensor { dtype: tensor.dtype, shape, flat: Flat::empty() });
+    }
+    if elements == product(&tensor.shape)? {
         return Some(Tensor { shape, ..tensor.clone() });
     }
     let (piece, dims, last) = by_dimension(tensor)?;
@@ -166,7 +180,7 @@ pub(super) fn split(context: &mut Context<'_>, tensor: &Tensor, dim: usize, size
     Some(parts)
 }
 
-/// A range of a dimension, bounds as Python takes them.
+/// A range of a dimension, bounds as Python takes them: from the end if negative, so of unknown sign not at all.
 pub(super) fn slice(
     context: &mut Context<'_>,
     tensor: &Tensor,
@@ -180,23 +194,35 @@ pub(super) fn slice(
         if at.is(i64::MAX) {
             return Some(size.clone());
         }
-        let at = if at.known().is_some_and(|at| at < 0) { size.add(at)? } else { at.clone() };
-        Some(match at.compare(&size)? {
-            Ordering::Greater => size.clone(),
-            _ if at.known().is_some_and(|at| at < 0) => ZERO,
-            _ => at,
-        })
+        let at = match at.known() {
+            Some(known) if known < 0 => {
+                let from_end = size.add(at)?;
+                if from_end.known().is_some_and(|at| at < 0) { ZERO } else { from_end }
+            }
+            _ => at.clone(),
+        };
+        // Of a size with symbols, what is counted from its end may lie before its start.
+        if ZERO.at_most(&at) != Some(true) {
+            return None;
+        }
+        Some(if at.compare(&size)? == Ordering::Greater { size.clone() } else { at })
     };
     let (start, end) = (bound(start)?, bound(end)?);
     let length = if end.at_most(&start)? { ZERO } else { end.sub(&start)? };
-    let mut shape = tensor.shape.clone();
-    if step != 1 {
-        return strided(tensor, dim, &start, &length, step);
+    if step == 1 {
+        range(context, tensor, dim, &start, &length)
+    } else {
+        strided(context, tensor, dim, &start, &length, step)
     }
-    shape[dim] = length.clone();
-    if length == size {
+}
+
+/// A range that is in the dimension.
+fn range(context: &mut Context<'_>, tensor: &Tensor, dim: usize, start: &Int, length: &Int) -> Option<Tensor> {
+    if *length == tensor.shape[dim] {
         return Some(tensor.clone());
     }
+    let mut shape = tensor.shape.clone();
+    shape[dim] = length.clone();
     if length.is(0) || tensor.flat.pieces.is_empty() {
         return Some(Tensor { dtype: tensor.dtype, shape, flat: Flat::empty() });
     }
@@ -207,13 +233,24 @@ pub(super) fn slice(
     Some(Tensor { dtype: tensor.dtype, shape, flat })
 }
 
-fn strided(tensor: &Tensor, dim: usize, start: &Int, length: &Int, step: i64) -> Option<Tensor> {
+fn strided(
+    context: &mut Context<'_>,
+    tensor: &Tensor,
+    dim: usize,
+    start: &Int,
+    length: &Int,
+    step: i64,
+) -> Option<Tensor> {
     if step < 1 {
         return None;
     }
+    let length = length.known()?;
+    let count = Int::Known(length / step + i64::from(length % step != 0));
+    if count.at_most(&ONE)? {
+        return range(context, tensor, dim, start, &count);
+    }
     let (piece, mut dims, last) = by_dimension(tensor)?;
     let [along] = dims[dim].as_slice() else { return None };
-    let count = Int::Known((length.known()? + step - 1) / step);
     let offset = piece.offset.add(&start.mul(&along.stride)?)?;
     let mut part = Pattern::new();
     pattern::push(&mut part, count.clone(), along.stride.mul(&Int::Known(step))?)?;
@@ -223,14 +260,25 @@ fn strided(tensor: &Tensor, dim: usize, start: &Int, length: &Int, step: i64) ->
     from_dimensions(tensor.dtype, shape, &Piece { offset, ..piece.clone() }, &dims, &last)
 }
 
+/// A range by its start, from the end if negative, and its length; it must be in the dimension.
+pub(super) fn narrow(
+    context: &mut Context<'_>,
+    tensor: &Tensor,
+    dim: usize,
+    start: &Int,
+    length: &Int,
+) -> Option<Tensor> {
+    let size = tensor.shape.get(dim)?;
+    let start = if start.known().is_some_and(|start| start < 0) { size.add(start)? } else { start.clone() };
+    let inside = ZERO.at_most(&start)? && ZERO.at_most(length)? && start.add(length)?.at_most(size)?;
+    inside.then(|| range(context, tensor, dim, &start, length)).flatten()
+}
+
 /// One index of a dimension, which goes.
 pub(super) fn select(context: &mut Context<'_>, tensor: &Tensor, dim: usize, index: &Int) -> Option<Tensor> {
-    let index = if index.known()? < 0 { tensor.shape.get(dim)?.add(index)? } else { index.clone() };
-    let mut part = slice(context, tensor, dim, &index, &index.add(&ONE)?, 1)?;
-    part.shape[dim].is(1).then(|| {
-        part.shape.remove(dim);
-        part
-    })
+    let mut part = narrow(context, tensor, dim, index, &ONE)?;
+    part.shape.remove(dim);
+    Some(part)
 }
 
 /// Tensors end to end along a dimension; all of one dtype.
@@ -264,6 +312,9 @@ pub(super) fn cat(context: &mut Context<'_>, tensors: &[Tensor], dim: i64) -> Op
 
 /// Filled up on both sides of the last dimensions: pairs (before, after), from the last dimension out.
 pub(super) fn pad(context: &mut Context<'_>, tensor: &Tensor, pads: &[Int], fill: &str) -> Option<Tensor> {
+    if !pads.len().is_multiple_of(2) {
+        return None;
+    }
     let mut result = tensor.clone();
     for (index, pair) in pads.chunks_exact(2).enumerate() {
         let dim = tensor.shape.len().checked_sub(index + 1)?;
@@ -271,6 +322,7 @@ pub(super) fn pad(context: &mut Context<'_>, tensor: &Tensor, pads: &[Int], fill
             if amount.is(0) {
                 continue;
             }
+            // A negative amount cuts off.
             if amount.known()? < 0 {
                 return None;
             }
@@ -287,6 +339,9 @@ pub(super) fn pad(context: &mut Context<'_>, tensor: &Tensor, pads: &[Int], fill
 /// Each tensor's first dimension filled up with zeros to a multiple of `chunks`, cut into `chunks` rows, and all rows
 /// side by side.
 pub(super) fn chunk_cat(context: &mut Context<'_>, tensors: &[Tensor], chunks: i64) -> Option<Tensor> {
+    if chunks < 1 {
+        return None;
+    }
     let mut tables = Vec::new();
     for tensor in tensors {
         let rows = tensor.shape.first()?;
@@ -338,23 +393,30 @@ pub(super) fn cast(context: &mut Context<'_>, tensor: &Tensor, dtype: DType) -> 
     Some(Tensor { dtype, shape: tensor.shape.clone(), flat })
 }
 
-/// The tensor, if each of its pieces is made of whole elements of leaves of its dtype; else as one leaf of its own.
+/// The tensor with each of its pieces made of whole elements of a leaf of its dtype; else as one leaf of its own.
 pub(super) fn elements_of_leaves(context: &mut Context<'_>, tensor: &Tensor) -> Option<Tensor> {
     let size = element(tensor.dtype);
+    let aligned =
+        |steps: &[pattern::Step]| steps.iter().all(|step| step.stride.is(1) || step.stride.div(&size).is_some());
     let fits = |piece: &Piece| {
-        let aligned =
-            |steps: &[pattern::Step]| steps.iter().all(|step| step.stride.is(1) || step.stride.div(&size).is_some());
-        context.leaf(piece.leaf).dtype == Some(tensor.dtype)
-            && piece.offset.div(&size).is_some()
+        piece.offset.div(&size).is_some()
             && aligned(&piece.outer)
             && aligned(&piece.inner)
             && (size.is(1)
                 || piece.inner.last().is_some_and(|step| step.stride.is(1) && step.count.div(&size).is_some()))
     };
-    if tensor.flat.pieces.iter().all(fits) {
+    if !tensor.flat.pieces.iter().all(fits) {
+        return context.opaque_tensor(tensor);
+    }
+    if tensor.flat.pieces.iter().all(|piece| context.leaf(piece.leaf).dtype == Some(tensor.dtype)) {
         return Some(tensor.clone());
     }
-    context.opaque_tensor(tensor)
+    let mut pieces = Vec::with_capacity(tensor.flat.pieces.len());
+    for piece in tensor.flat.pieces.iter() {
+        let Some(leaf) = context.bits(piece.leaf, tensor.dtype) else { return context.opaque_tensor(tensor) };
+        pieces.push(Piece { leaf, ..piece.clone() });
+    }
+    Some(Tensor { flat: Flat { pieces: pieces.into(), ..tensor.flat.clone() }, ..tensor.clone() })
 }
 
 /// What `value` holds, if it is a tensor.

@@ -3,143 +3,96 @@
 use super::int::{Int, ONE, ZERO, product};
 use super::layout::{self, tensor_of};
 use super::pattern;
+use super::signature::{self, Arithmetic, Bound, Fill, Meaning, Operator, Other, Shaped, promoted};
 use super::terms::{Context, Shape, Tensor, Term, Val, Value, constant, element, fill_text};
-use crate::ir::optable::split_target;
 use crate::ir::{Arg, Args, DType, SymExpr, Type};
+
+/// Most parts that a tensor is split into.
+const MOST_PARTS: i64 = 1 << 16;
 
 /// One call: its arguments with the values of its operands.
 pub(super) struct Call<'a> {
-    pub target: &'a str,
     pub args: &'a Args,
     pub operands: &'a [Val],
     pub ty: &'a Type,
     /// For memory that is never written: who got it.
     pub name: u32,
-    /// The dtype that a pure cast converts to.
-    pub cast: Option<DType>,
+    /// Whether the result is on another device than the first operand.
+    pub changes_device: bool,
 }
 
-impl Call<'_> {
-    fn val(&self, arg: Option<&Arg>) -> Option<Val> {
-        match arg? {
-            Arg::Operand(index) => self.operands.get(*index as usize).copied(),
+/// A call with its arguments by parameter.
+struct Bind<'a> {
+    call: &'a Call<'a>,
+    args: Bound<'a>,
+}
+
+impl Bind<'_> {
+    fn val(&self, arg: &Arg) -> Option<Val> {
+        match arg {
+            Arg::Operand(index) => self.call.operands.get(*index as usize).copied(),
             _ => None,
         }
     }
 
-    fn tensor(&self, context: &Context<'_>, place: usize, name: &str) -> Option<Tensor> {
-        tensor_of(context, self.val(self.args.at(place, name))?)
+    fn tensor(&self, context: &Context<'_>, name: &str) -> Option<Tensor> {
+        tensor_of(context, self.val(self.args.get(name)?)?)
     }
 
-    fn int(&self, context: &Context<'_>, arg: Option<&Arg>) -> Option<Int> {
-        match arg? {
+    fn int_of(&self, context: &Context<'_>, arg: &Arg) -> Option<Int> {
+        match arg {
             Arg::Int(value) => Some(Int::Known(*value)),
-            operand => match context.value(self.val(Some(operand))?) {
+            operand => match context.value(self.val(operand)?) {
                 Value::Int(expr) => Some(Int::from_expr(expr.clone())),
                 _ => None,
             },
         }
     }
 
-    fn ints(&self, context: &Context<'_>, arg: Option<&Arg>) -> Option<Vec<Int>> {
-        match arg? {
-            Arg::List(items) | Arg::Tuple(items) => items.iter().map(|item| self.int(context, Some(item))).collect(),
-            _ => None,
-        }
+    fn int(&self, context: &Context<'_>, name: &str) -> Option<Int> {
+        self.int_of(context, self.args.get(name)?)
     }
 
-    fn tensors(&self, context: &Context<'_>, arg: Option<&Arg>) -> Option<Vec<Tensor>> {
-        match arg? {
-            Arg::List(items) | Arg::Tuple(items) => {
-                items.iter().map(|item| tensor_of(context, self.val(Some(item))?)).collect()
-            }
-            _ => None,
-        }
+    /// An integer that may be left out, also by `None`.
+    fn int_or(&self, context: &Context<'_>, name: &str, default: i64) -> Option<Int> {
+        self.args.some(name).map_or(Some(Int::Known(default)), |arg| self.int_of(context, arg))
+    }
+
+    fn ints(&self, context: &Context<'_>, name: &str) -> Option<Vec<Int>> {
+        self.args.list(name)?.iter().map(|item| self.int_of(context, item)).collect()
+    }
+
+    fn tensors(&self, context: &Context<'_>, name: &str) -> Option<Vec<Tensor>> {
+        self.args.list(name)?.iter().map(|item| tensor_of(context, self.val(item)?)).collect()
     }
 
     /// A dimension argument, from the end if negative.
-    fn dim(&self, place: usize, name: &str, default: i64, rank: usize) -> Option<usize> {
-        layout::dimension(self.args.at(place, name).map_or(Some(default), Arg::as_int)?, rank)
+    fn dim(&self, name: &str, default: Option<i64>, rank: usize) -> Option<usize> {
+        layout::dimension(self.args.get(name).map_or(default, Arg::as_int)?, rank)
+    }
+
+    /// Dimensions, each once: a list, or one alone.
+    fn dims(&self, name: &str, rank: usize) -> Option<Vec<usize>> {
+        let given = match self.args.get(name)? {
+            Arg::Int(dim) => vec![layout::dimension(*dim, rank)?],
+            _ => self.list_of_dims(name, rank)?,
+        };
+        let mut sorted = given.clone();
+        sorted.sort_unstable();
+        sorted.dedup();
+        (sorted.len() == given.len()).then_some(given)
+    }
+
+    fn list_of_dims(&self, name: &str, rank: usize) -> Option<Vec<usize>> {
+        self.args.list(name)?.iter().map(|item| layout::dimension(item.as_int()?, rank)).collect()
     }
 }
 
-/// Operators that [`of`] looks at.
-const FOLLOWED: &[&str] = &[
-    "getitem",
-    "item",
-    "get_tuple_element",
-    "sym_size",
-    "size",
-    "sym_numel",
-    "numel",
-    "mul",
-    "add",
-    "sub",
-    "floordiv",
-    "neg",
-    "split",
-    "split_with_sizes",
-    "split_with_sizes_copy",
-    "chunk",
-    "unbind",
-    "cat",
-    "concat",
-    "concatenate",
-    "_chunk_cat",
-    "_pre_bucket_reduce_scatter",
-    "stack",
-    "_pre_bucket_all_gather",
-    "empty",
-    "empty_strided",
-    "empty_permuted",
-    "empty_like",
-    "new_empty",
-    "new_empty_strided",
-    "zeros",
-    "zeros_like",
-    "new_zeros",
-    "ones",
-    "ones_like",
-    "new_ones",
-    "full",
-    "full_like",
-    "new_full",
-    "clone",
-    "contiguous",
-    "alias",
-    "alias_copy",
-    "detach",
-    "detach_copy",
-    "lift_fresh",
-    "lift_fresh_copy",
-    "view",
-    "reshape",
-    "_unsafe_view",
-    "_reshape_alias",
-    "view_copy",
-    "bitcast",
-    "unsqueeze",
-    "squeeze",
-    "permute",
-    "permute_copy",
-    "t",
-    "transpose",
-    "expand",
-    "slice",
-    "narrow",
-    "select",
-    "constant_pad_nd",
-    "convert_element_type",
-    "cast",
-    "to",
-    "_to_copy",
-];
-
 /// What is known of a target before its arguments are looked at.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, Debug)]
 pub(super) struct Class {
-    /// Whether [`of`] may find its value.
-    pub followed: bool,
+    /// The operator, if [`of`] may find its value.
+    operator: Option<&'static Operator>,
     /// Whether the value depends on who asks: memory that is never written.
     pub names_memory: bool,
     /// Whether it refuses to copy: `view` of sizes.
@@ -148,103 +101,115 @@ pub(super) struct Class {
 
 impl Class {
     pub fn of(target: &str) -> Self {
-        let (namespace, base, overload) = split_target(target);
-        // Arithmetic of sizes; that of tensors is not followed.
-        let arithmetic = matches!(base, "mul" | "add" | "sub" | "floordiv" | "neg");
-        let tensors = arithmetic && !matches!(namespace, "operator" | "builtins" | "");
+        let operator = signature::of(target);
+        let meaning = operator.map(|operator| operator.meaning);
         Self {
-            followed: FOLLOWED.contains(&base) && !tensors,
-            names_memory: base.contains("empty") || base == "_pre_bucket_all_gather",
-            only_views: base == "view" && overload != "dtype",
+            operator,
+            names_memory: matches!(meaning, Some(Meaning::Filled(Fill::Nothing, _) | Meaning::PackedGather)),
+            only_views: meaning == Some(Meaning::View) && !target.ends_with(".dtype"),
         }
+    }
+
+    pub const fn is_followed(&self) -> bool {
+        self.operator.is_some()
     }
 }
 
 /// The value of a call, or `None` where it is taken as a value of its own.
-pub(super) fn of(context: &mut Context<'_>, call: &Call<'_>) -> Option<Val> {
-    let (namespace, base, overload) = split_target(call.target);
+pub(super) fn of(context: &mut Context<'_>, class: Class, call: &Call<'_>) -> Option<Val> {
+    let operator = class.operator?;
+    let call = &Bind { call, args: operator.bind(call.args)? };
     if !is_where_stated(call) {
         return None;
     }
-    if let Some(dtype) = call.cast {
-        let tensor = tensor_of(context, *call.operands.first()?)?;
-        return tensor_val(context, |context| layout::cast(context, &tensor, dtype));
-    }
-    match base {
-        "getitem" | "item" | "get_tuple_element" => return item(context, call),
-        "sym_size" | "size" | "sym_numel" | "numel" | "mul" | "add" | "sub" | "floordiv" | "neg" => {
-            return size(context, call, base);
+    match operator.meaning {
+        Meaning::Item => item(context, call),
+        Meaning::SymSize | Meaning::SymNumel | Meaning::Arithmetic(_) => {
+            let int = size(context, call, operator.meaning)?;
+            Some(context.intern(Value::Int(int.expr())))
         }
-        "split" | "split_with_sizes" | "split_with_sizes_copy" | "chunk" | "unbind" if overload != "out" => {
-            return parts(context, call, base);
+        Meaning::Split | Meaning::Chunk | Meaning::Unbind => parts(context, call, operator.meaning),
+        meaning => {
+            let tensor = tensor(context, call, meaning)?;
+            Some(context.intern(Value::Tensor(tensor)))
         }
-        "cat" | "concat" | "concatenate" | "_chunk_cat" | "_pre_bucket_reduce_scatter" | "stack" => {
-            return tensor_val(context, |context| joined(context, call, base));
+    }
+}
+
+/// Operators that make one tensor.
+fn tensor(context: &mut Context<'_>, call: &Bind<'_>, meaning: Meaning) -> Option<Tensor> {
+    match meaning {
+        Meaning::Cat | Meaning::Stack => joined(context, call, meaning),
+        Meaning::ChunkCat => {
+            let tensors = call.tensors(context, "tensors")?;
+            let chunks = call.args.get("num_chunks")?.as_int()?;
+            let first = call.args.get("dim")?.as_int()? == 0;
+            first.then(|| layout::chunk_cat(context, &tensors, chunks)).flatten()
         }
-        "_pre_bucket_all_gather" => return tensor_val(context, |context| packed_gather(context, call)),
-        _ => {}
+        Meaning::PackedScatter => {
+            let mut tensors = call.tensors(context, "rs_ins")?;
+            tensors.retain(|tensor| !tensor.flat.pieces.is_empty());
+            let packed = layout::chunk_cat(context, &tensors, call.args.get("group_size")?.as_int()?)?;
+            layout::reshape(&packed, &[Int::Known(-1)])
+        }
+        Meaning::PackedGather => packed_gather(context, call),
+        Meaning::Filled(fill, shaped) => filled(context, call, fill, shaped),
+        Meaning::Cast => cast(context, call),
+        Meaning::LikeOther(how) => {
+            let (tensor, other) = (call.tensor(context, "self")?, call.tensor(context, "other")?);
+            match how {
+                Other::Reshape => layout::reshape(&tensor, &other.shape),
+                Other::Expand => layout::expand(&tensor, &other.shape),
+            }
+        }
+        _ => moved(context, call, meaning),
     }
-    if let Some(val) = filled(context, call, base) {
-        return Some(val);
-    }
-    tensor_val(context, |context| moved(context, call, namespace, base, overload))
 }
 
 /// Whether the device that a call asks for is the stated one; `cuda` is any of them.
-fn is_where_stated(call: &Call<'_>) -> bool {
-    let stated = call.ty.as_tensor().and_then(|tensor| tensor.device.as_deref());
-    let (Some(stated), Some(asked)) = (stated, call.args.get("device")) else { return true };
+fn is_where_stated(call: &Bind<'_>) -> bool {
+    let Some(asked) = call.args.some("device") else { return true };
+    let stated = call.call.ty.as_tensor().and_then(|tensor| tensor.device.as_deref());
     let (kind, index) = match asked {
         Arg::Str(name) | Arg::Word(name) => (&**name, None),
         Arg::Apply(_, args) => {
             (args.at(0, "type").and_then(Arg::as_str).unwrap_or(""), args.at(1, "index").and_then(Arg::as_int))
         }
-        _ => return true,
+        _ => return false,
     };
-    let rest = stated.strip_prefix(kind);
+    let rest = stated.and_then(|stated| stated.strip_prefix(kind));
     rest.is_some_and(|rest| index.map_or(rest.is_empty() || rest.starts_with(':'), |index| rest == format!(":{index}")))
 }
 
-fn tensor_val<'g>(context: &mut Context<'g>, make: impl FnOnce(&mut Context<'g>) -> Option<Tensor>) -> Option<Val> {
-    let tensor = make(context)?;
-    Some(context.intern(Value::Tensor(tensor)))
-}
-
-fn item(context: &Context<'_>, call: &Call<'_>) -> Option<Val> {
-    let Value::Tuple(parts) = context.value(*call.operands.first()?) else { return None };
-    let index = call.args.at(1, "index")?.as_int()?;
+fn item(context: &Context<'_>, call: &Bind<'_>) -> Option<Val> {
+    let Value::Tuple(parts) = context.value(call.val(call.args.get("a")?)?) else { return None };
+    let index = call.args.get("b")?.as_int()?;
     let index = if index < 0 { index + i64::try_from(parts.len()).ok()? } else { index };
     parts.get(usize::try_from(index).ok()?).copied()
 }
 
 /// Sizes, and what is computed from them.
-fn size(context: &mut Context<'_>, call: &Call<'_>, base: &str) -> Option<Val> {
-    let int = match base {
-        "sym_size" | "size" => {
-            let tensor = call.tensor(context, 0, "self")?;
-            tensor
-                .shape
-                .get(call.dim(1, "dim", 0, tensor.shape.len()).filter(|_| call.args.at(1, "dim").is_some())?)?
-                .clone()
+fn size(context: &Context<'_>, call: &Bind<'_>, meaning: Meaning) -> Option<Int> {
+    let operation = match meaning {
+        Meaning::SymSize => {
+            let tensor = call.tensor(context, "self")?;
+            return Some(tensor.shape[call.dim("dim", None, tensor.shape.len())?].clone());
         }
-        "sym_numel" | "numel" => product(&call.tensor(context, 0, "self")?.shape)?,
-        _ if !call.args.keyword.is_empty() => return None,
-        _ => {
-            let a = call.int(context, call.args.positional.first())?;
-            if base == "neg" {
-                ZERO.sub(&a)?
-            } else {
-                let b = call.int(context, call.args.positional.get(1))?;
-                match base {
-                    "mul" => a.mul(&b)?,
-                    "add" => a.add(&b)?,
-                    "sub" => a.sub(&b)?,
-                    _ => a.div(&b).or_else(|| rounded(&a, &b))?,
-                }
-            }
-        }
+        Meaning::SymNumel => return product(&call.tensor(context, "self")?.shape),
+        Meaning::Arithmetic(operation) => operation,
+        _ => return None,
     };
-    Some(context.intern(Value::Int(int.expr())))
+    let a = call.int(context, "a")?;
+    if operation == Arithmetic::Neg {
+        return ZERO.sub(&a);
+    }
+    let b = call.int(context, "b")?;
+    match operation {
+        Arithmetic::Mul => a.mul(&b),
+        Arithmetic::Add => a.add(&b),
+        Arithmetic::Sub => a.sub(&b),
+        _ => a.div(&b).or_else(|| rounded(&a, &b)),
+    }
 }
 
 /// A division that is not exact, as annotations spell it.
@@ -260,29 +225,22 @@ fn rounded(a: &Int, b: &Int) -> Option<Int> {
 }
 
 /// Operators that make a tuple of parts of a tensor.
-fn parts(context: &mut Context<'_>, call: &Call<'_>, base: &str) -> Option<Val> {
-    let tensor = call.tensor(context, 0, "self")?;
-    let dim = call.dim(if base == "unbind" { 1 } else { 2 }, "dim", 0, tensor.shape.len())?;
+fn parts(context: &mut Context<'_>, call: &Bind<'_>, meaning: Meaning) -> Option<Val> {
+    let tensor = call.tensor(context, "self")?;
+    let dim = call.dim("dim", Some(0), tensor.shape.len())?;
     let along = tensor.shape[dim].clone();
-    let sizes = match (base, call.args.at(1, "split_size").or_else(|| call.args.get("split_sizes"))) {
-        ("unbind", _) => vec![ONE; usize::try_from(along.known()?).ok()?],
-        (_, sizes @ Some(Arg::List(_) | Arg::Tuple(_))) => call.ints(context, sizes)?,
-        (_, size) => {
-            let (size, along) =
-                (call.int(context, size.or_else(|| call.args.at(1, "chunks")))?.known()?, along.known()?);
-            if size < 1 {
-                return None;
-            }
-            let part = if base == "chunk" { ((along + size - 1) / size).max(1) } else { size };
-            equal_parts(along, part)
-        }
+    let sizes = match meaning {
+        Meaning::Unbind => repeated(&ONE, along.known()?)?,
+        Meaning::Chunk => chunks(&along, call.int(context, "chunks")?.known()?)?,
+        _ if call.args.list("split_size").is_some() => call.ints(context, "split_size")?,
+        _ => equal_parts(&along, &call.int(context, "split_size")?)?,
     };
     let total = sizes.iter().try_fold(ZERO, |sum, size| sum.add(size))?;
-    if total != along {
+    if total != along || sizes.iter().any(|size| size.known().is_some_and(|size| size < 0)) {
         return None;
     }
     let mut parts = layout::split(context, &tensor, dim, &sizes)?;
-    if base == "unbind" {
+    if meaning == Meaning::Unbind {
         parts.iter_mut().for_each(|part| {
             part.shape.remove(dim);
         });
@@ -291,47 +249,66 @@ fn parts(context: &mut Context<'_>, call: &Call<'_>, base: &str) -> Option<Val> 
     Some(context.intern(Value::Tuple(vals)))
 }
 
-fn equal_parts(along: i64, part: i64) -> Vec<Int> {
-    let mut sizes: Vec<Int> = (0..along / part).map(|_| Int::Known(part)).collect();
-    if along % part != 0 || along == 0 {
-        sizes.push(Int::Known(along % part));
-    }
-    sizes
+fn repeated(size: &Int, count: i64) -> Option<Vec<Int>> {
+    (0..=MOST_PARTS).contains(&count).then(|| (0..count).map(|_| size.clone()).collect())
 }
 
-/// Operators that make one tensor of several.
-fn joined(context: &mut Context<'_>, call: &Call<'_>, base: &str) -> Option<Tensor> {
-    let mut tensors = call.tensors(context, call.args.positional.first().or_else(|| call.args.get("tensors")))?;
-    if base == "_pre_bucket_reduce_scatter" {
-        let chunks = call.args.at(1, "group_size")?.as_int()?;
-        tensors.retain(|tensor| !tensor.flat.pieces.is_empty());
-        let packed = layout::chunk_cat(context, &tensors, chunks)?;
-        return layout::reshape(&packed, &[Int::Known(-1)]);
+/// The sizes of `chunk`: a tensor of no size falls into as many parts as are asked for.
+fn chunks(along: &Int, chunks: i64) -> Option<Vec<Int>> {
+    if !(1..=MOST_PARTS).contains(&chunks) {
+        return None;
     }
-    if base == "_chunk_cat" {
-        let first = call.args.at(1, "dim")?.as_int()? == 0;
-        let chunks = call.args.at(2, "num_chunks")?.as_int()?;
-        return first.then(|| layout::chunk_cat(context, &tensors, chunks)).flatten();
+    match along.div(&Int::Known(chunks)) {
+        Some(part) => repeated(&part, chunks),
+        None => {
+            let along = along.known()?;
+            equal_parts(&Int::Known(along), &Int::Known(along.checked_add(chunks - 1)? / chunks))
+        }
     }
-    let dim = call.args.at(1, "dim").map_or(Some(0), Arg::as_int)?;
-    if base == "stack" {
-        let at = layout::dimension(dim, tensors.first()?.shape.len() + 1)?;
+}
+
+/// Parts of one size, and the rest.
+fn equal_parts(along: &Int, part: &Int) -> Option<Vec<Int>> {
+    let (Some(length), Some(size)) = (along.known(), part.known()) else {
+        // Where both are zero there is one part, and the program that takes another does not run.
+        return repeated(part, along.div(part)?.known()?);
+    };
+    if size < 1 {
+        return (size == 0 && length == 0).then(|| vec![ZERO]);
+    }
+    let mut sizes = repeated(part, length / size)?;
+    if length % size != 0 || length == 0 {
+        sizes.push(Int::Known(length % size));
+    }
+    Some(sizes)
+}
+
+/// Tensors end to end, or along a new dimension, in the dtype that PyTorch promotes them to.
+fn joined(context: &mut Context<'_>, call: &Bind<'_>, meaning: Meaning) -> Option<Tensor> {
+    let mut tensors = call.tensors(context, "tensors")?;
+    let mut dim = call.args.get("dim").map_or(Some(0), Arg::as_int)?;
+    let mut dtypes = tensors.iter().map(|tensor| tensor.dtype);
+    let first = dtypes.next()?;
+    let dtype = dtypes.try_fold(first, promoted)?;
+    if meaning == Meaning::Stack {
+        let rank = tensors.first()?.shape.len();
+        let at = layout::dimension(dim, rank + 1)?;
+        if tensors.iter().any(|tensor| tensor.shape.len() != rank) {
+            return None;
+        }
         tensors.iter_mut().for_each(|tensor| tensor.shape.insert(at, ONE));
-        return layout::cat(context, &tensors, i64::try_from(at).ok()?);
+        dim = i64::try_from(at).ok()?;
     }
-    // Mixed dtypes are converted to the stated one first.
-    let Type::Tensor(result) = call.ty else { return layout::cat(context, &tensors, dim) };
-    let tensors: Option<Vec<Tensor>> =
-        tensors.iter().map(|tensor| layout::cast(context, tensor, result.dtype)).collect();
+    let tensors: Option<Vec<Tensor>> = tensors.iter().map(|tensor| layout::cast(context, tensor, dtype)).collect();
     layout::cat(context, &tensors?, dim)
 }
 
 /// A gather's buffer with this rank's slot filled, as PyTorch's custom operator makes it.
-fn packed_gather(context: &mut Context<'_>, call: &Call<'_>) -> Option<Tensor> {
-    let tensors = call.tensors(context, call.args.positional.first())?;
-    let size = call.args.at(1, "group_size")?.as_int()?;
-    let Some(Arg::DType(dtype)) = call.args.at(2, "dtype") else { return None };
-    let (Some(Arg::List(dtypes)), Some(rank)) = (call.args.at(3, "out_dtype_ints"), call.args.at(4, "rank")?.as_int())
+fn packed_gather(context: &mut Context<'_>, call: &Bind<'_>) -> Option<Tensor> {
+    let tensors = call.tensors(context, "ag_ins")?;
+    let size = call.args.get("group_size")?.as_int()?;
+    let Some(Arg::DType(dtype)) = call.args.get("dtype") else { return None };
+    let (Some(Arg::List(dtypes)), Some(rank)) = (call.args.get("out_dtype_ints"), call.args.get("rank")?.as_int())
     else {
         return None;
     };
@@ -348,7 +325,7 @@ fn packed_gather(context: &mut Context<'_>, call: &Call<'_>) -> Option<Tensor> {
     let length = product(&slot.shape)?;
     let unset = |context: &mut Context<'_>, slots: i64, first: i64| {
         let shape: Shape = [length.mul(&Int::Known(slots))?].into_iter().collect();
-        unset_range(context, call.name, *dtype, shape, &length.mul(&Int::Known(first))?)
+        unset_range(context, call.call.name, *dtype, shape, &length.mul(&Int::Known(first))?)
     };
     let before = unset(context, rank, 0)?;
     let after = unset(context, size - 1 - rank, rank + 1)?;
@@ -430,121 +407,149 @@ fn numbered_dtype(number: i64) -> Option<DType> {
 }
 
 /// Operators that make a tensor of one value, or of none.
-fn filled(context: &mut Context<'_>, call: &Call<'_>, base: &str) -> Option<Val> {
-    let like = base.ends_with("_like") || base.starts_with("new_");
-    let plain = base.strip_prefix("new_").or_else(|| base.strip_suffix("_like")).unwrap_or(base);
-    if !matches!(plain, "empty" | "empty_strided" | "empty_permuted" | "zeros" | "ones" | "full") {
+fn filled(context: &mut Context<'_>, call: &Bind<'_>, fill: Fill, shaped: Shaped) -> Option<Tensor> {
+    let source = if shaped == Shaped::Sizes { None } else { Some(call.tensor(context, "self")?) };
+    let shape = match &source {
+        Some(source) if shaped == Shaped::Like => source.shape.clone(),
+        _ => call.ints(context, "size")?.into_iter().collect(),
+    };
+    if shape.iter().any(|size: &Int| size.known().is_some_and(|size| size < 0)) {
         return None;
     }
-    let Type::Tensor(ty) = call.ty else { return None };
-    let source = if like { Some(call.tensor(context, 0, "self")?) } else { None };
-    let shape = match &source {
-        Some(source) if base.ends_with("_like") => source.shape.clone(),
-        _ => call.ints(context, call.args.at(usize::from(like), "size"))?.into_iter().collect(),
+    let value = call.args.get("fill_value");
+    let dtype = match (call.args.some("dtype"), source) {
+        (Some(Arg::DType(dtype)), _) => *dtype,
+        (Some(_), _) => return None,
+        (None, Some(source)) => source.dtype,
+        (None, None) => default_dtype(value, call.call.ty.as_tensor()?.dtype)?,
     };
-    let dtype = match call.args.get("dtype") {
-        Some(Arg::DType(dtype)) => *dtype,
-        // The default is not in the graph.
-        _ => source.map_or(ty.dtype, |source| source.dtype),
-    };
-    let text = match plain {
-        "empty" | "empty_strided" | "empty_permuted" => {
-            let tensor = unset_range(context, call.name, dtype, shape, &ZERO)?;
-            return Some(context.intern(Value::Tensor(tensor)));
-        }
-        "zeros" => "0".to_owned(),
-        "ones" => "1".to_owned(),
-        "full" if like && !base.starts_with("new_") => fill_text(call.args.at(1, "fill_value")?)?,
-        "full" if base == "new_full" => fill_text(call.args.at(2, "fill_value")?)?,
-        "full" => fill_text(call.args.at(1, "fill_value")?)?,
-        _ => return None,
-    };
-    let tensor = constant(context, &text, dtype, shape)?;
-    Some(context.intern(Value::Tensor(tensor)))
+    match fill {
+        Fill::Nothing => unset_range(context, call.call.name, dtype, shape, &ZERO),
+        Fill::Zeros => constant(context, "0", dtype, shape),
+        Fill::Ones => constant(context, "1", dtype, shape),
+        Fill::Value => constant(context, &fill_text(value?)?, dtype, shape),
+    }
+}
+
+/// The dtype of a new tensor for which none is asked: that of its value, and of numbers with a point the default one,
+/// which is not in the graph: it is taken as stated.
+fn default_dtype(value: Option<&Arg>, stated: DType) -> Option<DType> {
+    match value {
+        Some(Arg::Bool(_)) => Some(DType::Bool),
+        Some(Arg::Int(_)) => Some(DType::I64),
+        _ => matches!(stated, DType::F64 | DType::F32 | DType::F16 | DType::Bf16).then_some(stated),
+    }
+}
+
+/// Each element converted, on the device where it is.
+fn cast(context: &mut Context<'_>, call: &Bind<'_>) -> Option<Tensor> {
+    let tensor = call.tensor(context, "self")?;
+    if call.call.changes_device || call.args.some("device").is_some() {
+        return None;
+    }
+    match call.args.some("dtype") {
+        Some(Arg::DType(dtype)) => layout::cast(context, &tensor, *dtype),
+        Some(_) => None,
+        // `_to_copy` without a dtype keeps it.
+        None => Some(tensor),
+    }
 }
 
 /// Operators that make one tensor of one, with other places for its elements.
-fn moved(context: &mut Context<'_>, call: &Call<'_>, namespace: &str, base: &str, overload: &str) -> Option<Tensor> {
-    let tensor = tensor_of(context, *call.operands.first()?)?;
+fn moved(context: &mut Context<'_>, call: &Bind<'_>, meaning: Meaning) -> Option<Tensor> {
+    let tensor = call.tensor(context, "self")?;
     let rank = tensor.shape.len();
-    match base {
-        "clone" | "contiguous" | "alias" | "alias_copy" | "detach" | "detach_copy" | "lift_fresh"
-        | "lift_fresh_copy" => Some(tensor),
-        "view" | "reshape" | "_unsafe_view" | "_reshape_alias" | "view_copy" | "bitcast" => {
-            match call.args.at(1, "dtype") {
-                Some(Arg::DType(dtype)) => layout::bit_cast(&tensor, *dtype),
-                sizes => {
-                    let sizes = call
-                        .ints(context, sizes.or_else(|| call.args.at(1, "size")).or_else(|| call.args.get("shape")))?;
-                    layout::reshape(&tensor, &sizes)
-                }
-            }
-        }
-        "unsqueeze" => {
-            let dim = call.dim(1, "dim", 0, rank + 1)?;
+    match meaning {
+        Meaning::Same => Some(tensor),
+        Meaning::View | Meaning::Reshape => reshaped(context, call, &tensor),
+        Meaning::Unsqueeze => {
+            let dim = call.dim("dim", None, rank + 1)?;
             let mut shape = tensor.shape.clone();
             shape.insert(dim, ONE);
             Some(Tensor { shape, ..tensor })
         }
-        "squeeze" => squeezed(call, tensor),
-        "permute" | "permute_copy" => {
-            let order = call.ints(context, call.args.at(1, "dims"))?;
-            let order: Option<Vec<usize>> = order.iter().map(|dim| layout::dimension(dim.known()?, rank)).collect();
-            layout::permute(context, &tensor, &order?)
+        Meaning::Squeeze => {
+            let dims = if call.args.get("dim").is_some() { call.dims("dim", rank)? } else { (0..rank).collect() };
+            squeezed(tensor, &dims)
         }
-        "t" | "transpose" => {
+        Meaning::Permute => layout::permute(context, &tensor, &call.dims("dims", rank)?),
+        Meaning::Turn | Meaning::Transpose => {
             let mut order: Vec<usize> = (0..rank).collect();
-            let given = call.args.at(1, "dim0").is_some();
-            if given || rank == 2 {
-                order.swap(call.dim(1, "dim0", 0, rank)?, call.dim(2, "dim1", 1, rank)?);
-            } else if rank > 2 {
-                return None;
+            let plain = meaning == Meaning::Turn || call.args.get("dim0").is_none() && call.args.get("dim1").is_none();
+            match rank {
+                _ if !plain => order.swap(call.dim("dim0", None, rank)?, call.dim("dim1", None, rank)?),
+                0 | 1 if meaning == Meaning::Turn => {}
+                2 => order.swap(0, 1),
+                _ => return None,
             }
             layout::permute(context, &tensor, &order)
         }
-        "expand" => layout::expand(&tensor, &call.ints(context, call.args.at(1, "size"))?),
-        "slice" if namespace.is_empty() => {
-            let dim = call.args.get("dim").map_or(Some(0), Arg::as_int)?;
-            let bound = |place| call.int(context, call.args.positional.get(place));
-            let (start, end) = (bound(1)?, bound(2)?);
-            layout::slice(context, &tensor, layout::dimension(dim, rank)?, &start, &end, 1)
+        Meaning::MoveDim => {
+            let (from, to) = (call.dims("source", rank)?, call.dims("destination", rank)?);
+            layout::permute(context, &tensor, &moved_dims(rank, &from, &to)?)
         }
-        "slice" if overload != "backward" => {
-            let bound = |place: usize, name: &str, default: i64| match call.args.at(place, name) {
-                None | Some(Arg::None) => Some(Int::Known(default)),
-                arg => call.int(context, arg),
-            };
-            let (start, end, step) = (bound(2, "start", 0)?, bound(3, "end", i64::MAX)?, bound(4, "step", 1)?.known()?);
-            layout::slice(context, &tensor, call.dim(1, "dim", 0, rank)?, &start, &end, step)
+        Meaning::Expand => layout::expand(&tensor, &call.ints(context, "size")?),
+        Meaning::Flatten | Meaning::Ravel => flattened(call, &tensor),
+        Meaning::Unflatten => {
+            let dim = call.dim("dim", None, rank)?;
+            let sizes = layout::sizes_with_open(&tensor.shape[dim], &call.ints(context, "sizes")?)?;
+            let shape: Vec<Int> = [&tensor.shape[..dim], &sizes, &tensor.shape[dim + 1..]].concat();
+            layout::reshape(&tensor, &shape)
         }
-        "narrow" => {
-            let (start, length) =
-                (call.int(context, call.args.at(2, "start"))?, call.int(context, call.args.at(3, "length"))?);
-            layout::slice(context, &tensor, call.dim(1, "dim", 0, rank)?, &start, &start.add(&length)?, 1)
+        Meaning::Slice => {
+            let dim = call.dim("dim", Some(0), rank)?;
+            let step = call.int_or(context, "step", 1)?.known()?;
+            let (start, end) = (call.int_or(context, "start", 0)?, call.int_or(context, "end", i64::MAX)?);
+            layout::slice(context, &tensor, dim, &start, &end, step)
         }
-        "select" => {
-            let index = call.int(context, call.args.at(2, "index"))?;
-            layout::select(context, &tensor, call.dim(1, "dim", 0, rank)?, &index)
+        Meaning::Narrow => {
+            let (start, length) = (call.int(context, "start")?, call.int(context, "length")?);
+            layout::narrow(context, &tensor, call.dim("dim", None, rank)?, &start, &length)
         }
-        "constant_pad_nd" => {
-            let fill = call.args.at(2, "value").map_or(Some("0".to_owned()), fill_text)?;
-            let pads = call.ints(context, call.args.at(1, "pad"))?;
-            layout::pad(context, &tensor, &pads, &fill)
+        Meaning::Select => {
+            let index = call.int(context, "index")?;
+            layout::select(context, &tensor, call.dim("dim", None, rank)?, &index)
+        }
+        Meaning::Pad => {
+            let fill = call.args.get("value").map_or(Some("0".to_owned()), fill_text)?;
+            layout::pad(context, &tensor, &call.ints(context, "pad")?, &fill)
         }
         _ => None,
     }
 }
 
-fn squeezed(call: &Call<'_>, mut tensor: Tensor) -> Option<Tensor> {
-    let rank = tensor.shape.len();
-    let dims: Vec<usize> = match call.args.at(1, "dim") {
-        None => (0..rank).collect(),
-        Some(Arg::Int(dim)) => vec![layout::dimension(*dim, rank)?],
-        Some(Arg::List(items)) => {
-            items.iter().map(|item| layout::dimension(item.as_int()?, rank)).collect::<Option<_>>()?
-        }
-        Some(_) => return None,
-    };
+/// By sizes, or as elements of another dtype.
+fn reshaped(context: &Context<'_>, call: &Bind<'_>, tensor: &Tensor) -> Option<Tensor> {
+    let name = ["size", "shape", "dtype"]
+        .into_iter()
+        .find(|name| call.args.list(name).is_some() || call.args.get(name).is_some())?;
+    match call.args.get(name) {
+        Some(Arg::DType(dtype)) => layout::bit_cast(tensor, *dtype),
+        _ => layout::reshape(tensor, &call.ints(context, name)?),
+    }
+}
+
+/// Dimensions from one to another as one; of a tensor without any, one.
+fn flattened(call: &Bind<'_>, tensor: &Tensor) -> Option<Tensor> {
+    let rank = tensor.shape.len().max(1);
+    let (first, last) = (call.dim("start_dim", Some(0), rank)?, call.dim("end_dim", Some(-1), rank)?);
+    let one: Shape = [ONE].into_iter().collect();
+    let sizes = if tensor.shape.is_empty() { &one } else { &tensor.shape };
+    let whole = product(sizes.get(first..=last)?)?;
+    layout::reshape(tensor, &[&sizes[..first], &[whole], &sizes[last + 1..]].concat())
+}
+
+/// For each dimension of the result, the one that it was: those that are not named keep their order.
+fn moved_dims(rank: usize, from: &[usize], to: &[usize]) -> Option<Vec<usize>> {
+    let mut order = vec![None; rank];
+    for (&from, &to) in from.iter().zip(to) {
+        order[to] = Some(from);
+    }
+    let mut others = (0..rank).filter(|dim| !from.contains(dim));
+    (from.len() == to.len()).then(|| order.into_iter().map(|dim| dim.or_else(|| others.next())).collect())?
+}
+
+fn squeezed(mut tensor: Tensor, dims: &[usize]) -> Option<Tensor> {
     if dims.iter().any(|&dim| tensor.shape[dim].known().is_none()) {
         return None;
     }

@@ -71,6 +71,7 @@
 pub mod eval;
 mod exchange;
 mod flat;
+mod groups;
 mod int;
 mod launches;
 mod layout;
@@ -82,15 +83,18 @@ mod pattern;
 pub mod program;
 pub mod ranks;
 mod show;
+mod signature;
 mod terms;
 mod verdict;
 mod walk;
 
 pub use verdict::{Difference, Options, Proof, RankNote, Side, Stats, Term, Undecided, Verdict, What};
 
-use crate::ir::{Graph, NodeId};
+use crate::ir::{GlobalRank, Graph, NodeId};
+use hashbrown::HashSet;
 use launches::{Assignment, Mismatch};
 use order::Disorder;
+use rustc_hash::FxBuildHasher;
 use show::Show;
 use terms::{Context, Val};
 use walk::{Role, Stop, Walked};
@@ -143,7 +147,7 @@ fn compare<'g>(context: &mut Context<'g>, before: &'g Graph, after: &'g Graph, o
         ));
     }
     let ranks = result.ranks.iter().map(|&(group, rank, node)| RankNote {
-        group: context.groups[group.0 as usize].0.to_owned(),
+        group: context.groups.name(group).to_owned(),
         rank: u32::try_from(rank).unwrap_or(0),
         node: name(node),
     });
@@ -184,11 +188,12 @@ fn signatures(before: &Graph, after: &Graph) -> Check {
             return Err(different(What::Inputs, term(before, a), term(after, b)));
         }
     }
-    for old in before.groups() {
+    // A group may be spelled in many ways; of other ranks under one name, one is another group.
+    let ranks: HashSet<&Vec<Vec<GlobalRank>>, FxBuildHasher> =
+        after.groups().iter().map(|group| &group.members).collect();
+    for old in before.groups().iter().filter(|old| !old.members.is_empty() && !ranks.contains(&old.members)) {
         let new = after.groups().iter().find(|new| new.name == old.name && new.size == old.size);
-        if let Some(new) =
-            new.filter(|new| !new.members.is_empty() && !old.members.is_empty() && new.members != old.members)
-        {
+        if let Some(new) = new.filter(|new| !new.members.is_empty()) {
             let term = |members| Term { node: None, text: format!("group {} is {members:?}", old.name) };
             return Err(different(What::Groups, term(&old.members), term(&new.members)));
         }

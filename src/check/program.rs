@@ -161,7 +161,7 @@ impl<'a, 'g, 'c> Player<'a, 'g, 'c> {
     fn new(context: &'c mut Context<'g>, walked: &'a Walked<'g>, program: &'a Program) -> Self {
         let graph = walked.graph;
         let names = graph.order().iter().map(|&id| (graph.name_of(id), id)).collect();
-        let groups = graph.groups().iter().map(|group| context.group(&group.name, group.size)).collect();
+        let groups = walked.groups.clone();
         let streams = program.groups.len() + 1;
         Self {
             names,

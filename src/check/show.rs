@@ -93,8 +93,8 @@ impl Show<'_, '_> {
         let _ = write!(out, "<{}>", steps.join(", "));
     }
 
-    fn group(&self, group: GroupKey) -> &str {
-        self.context.groups[group.0 as usize].0
+    fn group(&self, group: GroupKey) -> String {
+        self.context.groups.text(group)
     }
 
     fn leaf(&self, out: &mut String, leaf: Leaf, depth: u32) {
@@ -113,6 +113,7 @@ impl Show<'_, '_> {
             Term::Unset(name) => {
                 let _ = write!(out, "unwritten `{}`", context.text_of(*name));
             }
+            Term::Bits(dtype, inner) => self.around(out, &format!("bits as {}", dtype.short_name()), *inner, depth),
             Term::Cast(dtype, inner) => self.around(out, dtype.short_name(), *inner, depth),
             Term::Moved(device, inner) => self.around(out, &format!("to {}", context.text_of(*device)), *inner, depth),
             Term::Ranks(group, inner) => {
@@ -210,6 +211,7 @@ impl Show<'_, '_> {
             match &self.context.leaf(leaf).term {
                 Term::Call(call) | Term::Part(call, _) => return Some(*call),
                 Term::Cast(_, inner)
+                | Term::Bits(_, inner)
                 | Term::Ranks(_, inner)
                 | Term::Merged(_, _, inner)
                 | Term::Shard(_, _, inner, _)

@@ -1,6 +1,7 @@
 //! Values and what they are made of, each kept once: equal ids are equal values, in both graphs.
 
 use super::flat::{Flat, Leaf};
+use super::groups::Groups;
 use super::int::{Int, ONE, ZERO, product};
 use super::pattern::{self, Pattern};
 use super::walk::Role;
@@ -35,7 +36,7 @@ pub(super) enum Value {
     Opaque(Leaf),
 }
 
-/// A group, by name and size, in both graphs.
+/// A group, in both graphs, and what else its collectives are asked for.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub(super) struct GroupKey(pub u32);
 
@@ -64,6 +65,8 @@ pub(super) enum Term {
     Const(Box<str>, DType),
     /// Never written: memory as the node of that name got it.
     Unset(u32),
+    /// The same bytes as elements of another dtype.
+    Bits(DType, Leaf),
     /// Each element converted.
     Cast(DType, Leaf),
     /// Moved to a device.
@@ -125,8 +128,7 @@ pub(super) struct Context<'g> {
     exchanges: Vec<(CollectiveKind, GroupKey)>,
     /// Views of the source that could not be if its tensors were dense where nothing is said.
     loose_views: HashSet<u32, FxBuildHasher>,
-    /// Groups by name and size.
-    pub groups: Vec<(&'g str, Option<u32>)>,
+    pub groups: Groups<'g>,
     /// By value: the first node with it, in the source and in the result; `u32::MAX` is none.
     pub origins: Vec<[u32; 2]>,
 }
@@ -184,7 +186,7 @@ impl<'g> Context<'g> {
             types: HashMap::default(),
             exchanges: Vec::new(),
             loose_views: HashSet::default(),
-            groups: Vec::new(),
+            groups: Groups::default(),
             origins: Vec::new(),
         }
     }
@@ -227,12 +229,15 @@ impl<'g> Context<'g> {
     }
 
     pub fn intern_leaf(&mut self, term: Term, dtype: Option<DType>, bytes: Option<Int>) -> Leaf {
-        let hash = hash_of(&term);
+        // The dtype is part of what a leaf is: the same bytes may be elements of two.
+        let hash = hash_of(&(&term, dtype));
         let Self { leaves, leaf_table, .. } = self;
         let spread = Entry::spread(hash);
-        if let Some(entry) =
-            leaf_table.find(spread, |entry| entry.is(hash) && leaves[entry.index as usize].term == term)
-        {
+        let found = leaf_table.find(spread, |entry| {
+            let known = &leaves[entry.index as usize];
+            entry.is(hash) && known.dtype == dtype && known.term == term
+        });
+        if let Some(entry) = found {
             return Leaf(entry.index);
         }
         let index = leaves.len() as u32;
@@ -325,19 +330,6 @@ impl<'g> Context<'g> {
         *self.types.entry(without_strides(ty)).or_insert(next)
     }
 
-    /// The group of a name. A size that is not stated agrees with any.
-    pub fn group(&mut self, name: &'g str, size: Option<u32>) -> GroupKey {
-        let agrees =
-            |&(other, have): &(&str, Option<u32>)| other == name && (have.is_none() || size.is_none() || have == size);
-        let index = self.groups.iter().position(agrees).unwrap_or_else(|| {
-            self.groups.push((name, size));
-            self.groups.len() - 1
-        });
-        let known = &mut self.groups[index].1;
-        *known = known.or(size);
-        GroupKey(index as u32)
-    }
-
     /// A tensor of a leaf's bytes in order, typed as stated; opaque if the type is not that of a tensor of known size.
     pub fn whole(&mut self, term: Term, ty: &Type) -> Val {
         let tensor = ty.as_tensor().and_then(|ty| Some((ty, shape_of(ty)?)));
@@ -373,6 +365,22 @@ impl<'g> Context<'g> {
         Some(self.intern_leaf(Term::Whole(val), dtype, Some(bytes)))
     }
 
+    /// The bytes of a leaf as elements of a dtype; `None` where they are not made of whole ones.
+    pub fn bits(&mut self, leaf: Leaf, dtype: DType) -> Option<Leaf> {
+        let LeafData { term, dtype: Some(own), bytes } = self.leaf(leaf) else { return None };
+        if *own == dtype {
+            return Some(leaf);
+        }
+        if let Term::Bits(_, inner) = *term {
+            return self.bits(inner, dtype);
+        }
+        let bytes = bytes.clone();
+        if let Some(bytes) = &bytes {
+            bytes.div(&element(dtype))?;
+        }
+        Some(self.intern_leaf(Term::Bits(dtype, leaf), Some(dtype), bytes))
+    }
+
     /// The bytes in `rows` rows.
     pub fn with_rows(&mut self, flat: &Flat, rows: &Int) -> Option<Flat> {
         flat.with_rows(rows, &mut |flat| self.pack(flat))
@@ -381,7 +389,8 @@ impl<'g> Context<'g> {
     /// The same tensor as one leaf that is not followed further.
     pub fn opaque_tensor(&mut self, tensor: &Tensor) -> Option<Tensor> {
         let bytes = bytes_of(&tensor.shape, tensor.dtype)?;
-        let val = self.intern(Value::Tensor(tensor.clone()));
+        let flat_shape = [product(&tensor.shape)?].into_iter().collect();
+        let val = self.intern(Value::Tensor(Tensor { shape: flat_shape, ..tensor.clone() }));
         let leaf = self.intern_leaf(Term::Whole(val), Some(tensor.dtype), Some(bytes.clone()));
         let flat = Flat::run(leaf, ZERO, pattern::dense(bytes))?;
         Some(Tensor { dtype: tensor.dtype, shape: tensor.shape.clone(), flat })

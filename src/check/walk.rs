@@ -12,7 +12,7 @@ use super::layout::tensor_of;
 use super::meaning::{self, Call, Class};
 use super::memory::{EffectTable, Memory};
 use super::terms::{Context, GroupKey, Term, Val, Value};
-use crate::ir::optable::{Alias, Effects, Fence, element_index, pure_cast};
+use crate::ir::optable::{Alias, Effects, Fence, element_index};
 use crate::ir::{CollectiveKind, Graph, Name, NodeId, Op, RegionId, Type};
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
@@ -42,6 +42,8 @@ pub(super) struct Launch {
     pub node: NodeId,
     pub kind: CollectiveKind,
     pub group: GroupKey,
+    /// The same with what it is asked for beside its kind.
+    pub requested: GroupKey,
     /// Of an all-to-all: whether all its parts are equal.
     pub even: bool,
     /// Of a permute: a number for its pairs, where they are all that it says behind its tensors.
@@ -66,6 +68,8 @@ pub(super) struct Pending {
 /// What a walk found.
 pub(super) struct Walked<'g> {
     pub graph: &'g Graph,
+    /// By index in the graph.
+    pub groups: Vec<GroupKey>,
     /// By arena index; of a node in memory that was still to be written, the value it had when it was made.
     pub vals: Vec<Val>,
     pub launches: Vec<Launch>,
@@ -125,11 +129,10 @@ pub(super) struct Walk<'g, 'c> {
     in_flight: Vec<(u32, u32)>,
     /// By result in flight: the last list that waited for it.
     list_waits: HashMap<u32, NodeId, FxBuildHasher>,
-    /// Canonical numbers of the graph's targets, arguments, types and groups; `u32::MAX` is not asked yet.
+    /// Canonical numbers of the graph's targets, arguments and types; `u32::MAX` is not asked yet.
     targets: Vec<u32>,
     args: Vec<u32>,
     types: Vec<u32>,
-    groups: Vec<GroupKey>,
     classes: Vec<Option<Class>>,
     /// Places of elements of tuples that are not followed.
     elements: HashMap<(NodeId, Val), Val, FxBuildHasher>,
@@ -165,11 +168,12 @@ pub(super) fn walk_recording<'g>(context: &mut Context<'g>, graph: &'g Graph) ->
 fn walk_with<'g>(context: &mut Context<'g>, graph: &'g Graph, role: Role, reads: Option<Reads>) -> Step<Walked<'g>> {
     let effects = EffectTable::of(graph);
     let memory = Memory::of(graph, &effects);
-    let groups = graph.groups().iter().map(|group| context.group(&group.name, group.size)).collect();
+    let groups = context.groups.of(graph);
     let first_call = context.call_count();
     let states = [false, true].map(|world| context.whole(Term::State(world), &Type::Unknown));
     let found = Walked {
         graph,
+        groups,
         vals: vec![UNSET; graph.arena_len()],
         launches: Vec::new(),
         pending: Vec::new(),
@@ -198,7 +202,6 @@ fn walk_with<'g>(context: &mut Context<'g>, graph: &'g Graph, role: Role, reads:
         targets: Vec::new(),
         args: Vec::new(),
         types: Vec::new(),
-        groups,
         classes: Vec::new(),
         list_waits: HashMap::default(),
         elements: HashMap::default(),
@@ -214,6 +217,13 @@ fn walk_with<'g>(context: &mut Context<'g>, graph: &'g Graph, role: Role, reads:
         walk.node(id, position)?;
     }
     walk.finish()
+}
+
+/// Whether a node is stated to be on another device than its first operand.
+fn changes_device(graph: &Graph, id: NodeId) -> bool {
+    let device = |id| graph.tensor(id).and_then(|tensor| tensor.device.as_deref());
+    let from = graph.operands(id).first().and_then(|&from| device(from));
+    from.zip(device(id)).is_some_and(|(from, to)| from != to)
 }
 
 fn cached(list: &mut Vec<u32>, index: usize, make: impl FnOnce() -> u32) -> u32 {
@@ -566,19 +576,18 @@ impl<'g> Walk<'g, '_> {
     fn meaning(&mut self, id: NodeId, target: Name, operands: &[Val]) -> Option<Val> {
         let graph = self.found.graph;
         let class = self.class(target);
-        if !class.followed {
+        if !class.is_followed() {
             return None;
         }
         let name = if class.names_memory { self.context.text(graph.name_of(id)) } else { 0 };
         let call = Call {
-            target: graph.text(target),
             args: graph.args_of(id),
             operands,
             ty: graph.type_of(id),
             name,
-            cast: pure_cast(graph, id),
+            changes_device: changes_device(graph, id),
         };
-        let val = meaning::of(self.context, &call)?;
+        let val = meaning::of(self.context, class, &call)?;
         if let Some(tensor) = self.context.tensor(val) {
             self.found.pieces += tensor.flat.pieces.len();
         }

@@ -4,7 +4,7 @@ use super::{Play, Player, different, undecided};
 use crate::check::exchange;
 use crate::check::int::{Int, product};
 use crate::check::layout;
-use crate::check::terms::{Tensor, Val, Value};
+use crate::check::terms::{GroupKey, Tensor, Val, Value};
 use crate::ir::optable::split_target;
 use crate::ir::{Arg, CollectiveKind, DType, NodeId, Op, ReduceOp};
 use crate::program::{self, CommOp, Part, Path};
@@ -44,7 +44,7 @@ impl Player<'_, '_, '_> {
                 CollectiveKind::AllToAll if !is_even(&collective.op) => self.exchanged(id, collective, &sent)?,
                 CollectiveKind::Permute => self.exchanged(id, collective, &sent)?,
                 _ => {
-                    let group = self.groups[collective.group as usize];
+                    let group = self.requested_group(id, collective.group);
                     match exchange::result(self.context, kind, group, &sent, is_even(&collective.op)) {
                         Some(result) => result,
                         None => return undecided("what it makes"),
@@ -56,6 +56,12 @@ impl Player<'_, '_, '_> {
             self.contents.put_range(self.context, self.program, part.recv, &result)?;
         }
         Ok(())
+    }
+
+    /// A group with what a node asks of its collective beside its kind.
+    fn requested_group(&mut self, id: NodeId, group: u32) -> GroupKey {
+        let vals = self.walked.reads.as_ref().and_then(|reads| reads.of(self.graph, id)).unwrap_or(&[]);
+        self.context.groups.with_request(self.groups[group as usize], self.graph.args_of(id), vals)
     }
 
     /// What the program's operation means in the graph, where it has to be the node's.

@@ -2,9 +2,10 @@
 
 use super::{Launch, Pending, Step, Walk, fault, undecided};
 use crate::check::exchange;
+use crate::check::groups::group_operand;
 use crate::check::int::Int;
 use crate::check::layout::tensor_of;
-use crate::check::terms::{Tensor, Term, Val, Value};
+use crate::check::terms::{GroupKey, Tensor, Term, Val, Value};
 use crate::ir::{Arg, Collective, CollectiveKind, NodeId, RegionId, Type, Variant};
 
 /// Target of the look-ups of collectives: no operator has it.
@@ -23,13 +24,14 @@ impl Walk<'_, '_> {
         }
         self.read_operands(id)?;
         let inputs = self.operands[..sent].to_vec();
+        self.find_group(id, collective);
         let even = self.is_even(id, collective, inputs[0]);
         let pairs = self.pairs(id, collective);
         let results = self.results(id, collective, &inputs, even)?;
-        let group = self.groups[collective.group.index()];
+        let group = self.found.groups[collective.group.index()];
         let pending = self.found.pending.len() as u32;
         let empty = |val: &Val| self.context.tensor(*val).is_some_and(|tensor| tensor.flat.pieces.is_empty());
-        let alone = self.context.groups[group.0 as usize].1 == Some(1)
+        let alone = self.context.groups.size(group) == Some(1)
             && !matches!(collective.kind, CollectiveKind::AllToAll | CollectiveKind::Permute);
         let trivial = alone || inputs.iter().chain(&results).all(empty);
         for _ in 0..sent {
@@ -37,7 +39,19 @@ impl Walk<'_, '_> {
         }
         let kind = collective.kind;
         let fences = self.fences;
-        self.found.launches.push(Launch { node: id, kind, group, even, pairs, inputs, pending, trivial, fences });
+        let requested = self.requested_group(id, collective);
+        self.found.launches.push(Launch {
+            node: id,
+            kind,
+            group,
+            requested,
+            even,
+            pairs,
+            inputs,
+            pending,
+            trivial,
+            fences,
+        });
         self.in_flight[id.index()] = (pending, sent as u32);
         let launch = self.found.launches.len() - 1;
         for (part, &input) in graph.collective_inputs(id).iter().enumerate() {
@@ -68,10 +82,25 @@ impl Walk<'_, '_> {
         }
     }
 
+    /// Takes a group that is a value for what it is.
+    fn find_group(&mut self, id: NodeId, collective: Collective) {
+        let Some(operand) = group_operand(self.found.graph, id) else { return };
+        if let Some(&val) = self.operands.get(operand) {
+            let group = &mut self.found.groups[collective.group.index()];
+            *group = self.context.groups.of_value(val, *group);
+        }
+    }
+
+    /// The group with what the collective is asked for beside its kind.
+    fn requested_group(&mut self, id: NodeId, collective: Collective) -> GroupKey {
+        let group = self.found.groups[collective.group.index()];
+        self.context.groups.with_request(group, self.found.graph.args_of(id), &self.operands)
+    }
+
     /// Whether an all-to-all gives each rank as many rows: no lists, empty ones, or lists that say so.
     fn is_even(&self, id: NodeId, collective: Collective, input: Val) -> bool {
         let args = self.found.graph.args_of(id);
-        let size = self.context.groups[self.groups[collective.group.index()].0 as usize].1;
+        let size = self.context.groups.size(self.found.groups[collective.group.index()]);
         let rows = self.context.tensor(input).and_then(|tensor| tensor.shape.first());
         let (Some(size), Some(rows), CollectiveKind::AllToAll) = (size, rows, collective.kind) else { return false };
         let Some(part) = rows.div(&Int::Known(i64::from(size))) else { return false };
@@ -80,12 +109,20 @@ impl Walk<'_, '_> {
                 None | Some(Arg::None) => true,
                 Some(Arg::List(items)) if items.is_empty() => true,
                 Some(Arg::List(items)) => {
-                    items.len() == size as usize
-                        && items.iter().all(|item| item.as_int().is_some_and(|rows| part.is(rows)))
+                    items.len() == size as usize && items.iter().all(|item| self.number(item) == Some(part.clone()))
                 }
                 Some(_) => false,
             }
         })
+    }
+
+    /// A number among the arguments: written, or an operand that is a size.
+    fn number(&self, arg: &Arg) -> Option<Int> {
+        let Arg::Operand(index) = arg else { return arg.as_int().map(Int::Known) };
+        match self.context.value(*self.operands.get(*index as usize)?) {
+            Value::Int(expr) => Some(Int::from_expr(expr.clone())),
+            _ => None,
+        }
     }
 
     /// A number for what a permute says behind its tensors: each tensor of a list travels as it would alone.
@@ -103,7 +140,7 @@ impl Walk<'_, '_> {
 
     /// What a collective makes of each input.
     fn results(&mut self, id: NodeId, collective: Collective, inputs: &[Val], even: bool) -> Step<Vec<Val>> {
-        let group = self.groups[collective.group.index()];
+        let group = self.requested_group(id, collective);
         let mut results = Vec::with_capacity(inputs.len());
         for (place, &input) in inputs.iter().enumerate() {
             let exchange = self.context.exchange_id(collective.kind, group);
@@ -129,7 +166,7 @@ impl Walk<'_, '_> {
     /// What a collective makes of one input.
     fn result(&mut self, id: NodeId, collective: Collective, place: usize, input: Val, even: bool) -> Val {
         let graph = self.found.graph;
-        let group = self.groups[collective.group.index()];
+        let group = self.requested_group(id, collective);
         let tensor = tensor_of(self.context, input);
         let made = tensor.and_then(|tensor| exchange::result(self.context, collective.kind, group, &tensor, even));
         if let Some(tensor) = made {
@@ -221,8 +258,8 @@ impl Walk<'_, '_> {
     /// A gather whose input is part of its result must find it at its own rank's place. PyTorch's merged graphs hold
     /// that rank as a number: they are right on that rank alone.
     fn in_place_gather(&mut self, id: NodeId, collective: Collective, inputs: &[NodeId], outs: &[NodeId]) -> Step {
-        let group = self.groups[collective.group.index()];
-        let size = self.context.groups[group.0 as usize].1;
+        let group = self.found.groups[collective.group.index()];
+        let size = self.context.groups.size(group);
         for &input in inputs {
             let Some(from) = self.memory.place(input) else { continue };
             let sources = self.memory.storages_of(self.context, from);
