@@ -2,6 +2,7 @@
 
 mod args;
 mod prove;
+mod readback;
 mod report;
 mod summary;
 mod together;
@@ -12,7 +13,7 @@ use crate::fault::InputFault;
 use crate::{Verdict, input, output, talk};
 use anyhow::{Context, Result, anyhow};
 use args::Job;
-use bucketeer::formats::Format;
+use bucketeer::formats::{Document, Format};
 use bucketeer::ir::{Dependencies, Graph};
 use bucketeer::passes::{PassReport, Pipeline, PipelineError};
 use report::{Before, GraphReport};
@@ -33,18 +34,13 @@ pub fn run(arguments: RewriteArgs) -> Result<Verdict> {
     job.fit_to(&document).with_context(|| label.clone())?;
     progress.pause(|| job.passes.notes.iter().for_each(|note| talk::say(note)));
     progress.pause(|| job.facts.apply(&mut document))?;
-    let mut reports = Vec::new();
+    let (mut reports, mut sources) = (Vec::new(), Vec::new());
     for index in 0..document.graphs().len() {
         let graph = &mut document.graphs_mut()[index];
         progress.pause(|| job.passes.warn_of_strangers(graph));
-        let source = prove::wants(&job, graph).then(|| graph.clone());
+        sources.push(prove::wants(&job, graph).then(|| graph.clone()));
         match rewrite(graph, &job.passes.pipeline, &progress) {
-            Ok(mut report) => {
-                progress.set(format!("{}: prove", report.graph));
-                let prove = || prove::prove(&job, &label, &document, index, source.as_ref());
-                report.take_proof(times.measure("prove", prove)?);
-                reports.push(report);
-            }
+            Ok(report) => reports.push(report),
             Err(PipelineError::Input(errors)) => {
                 return Err(InputFault::of_verify(&label, &document, index, &errors).into());
             }
@@ -56,12 +52,30 @@ pub fn run(arguments: RewriteArgs) -> Result<Verdict> {
     }
     progress.set("writing".to_owned());
     let writes_graph = !job.json || job.out.is_some();
-    if let Some(format) = job.to.filter(|_| writes_graph) {
-        document = progress.pause(|| crate::convert::to_format(document, format, &label))?;
-    }
+    let other_form = job.to.filter(|&format| writes_graph && format != document.format());
     // An archive is copied as it is written, for its weights may be larger than memory.
-    let streams = document.format() == Format::Export;
-    let text = if writes_graph && !streams { times.measure("print", || document.print()) } else { Vec::new() };
+    let streams = |document: &Document| document.format() == Format::Export;
+    let prints = writes_graph && other_form.is_none() && !streams(&document);
+    let mut text = if prints { times.measure("print", || document.print()) } else { Vec::new() };
+    // What is written in another form, or not at all, is proven as it is in memory.
+    let proves_text = writes_graph && other_form.is_none() && sources.iter().any(Option::is_some);
+    let written = match proves_text {
+        true => Some(times.measure("read back", || readback::read_back(&label, &document, &text))?),
+        false => None,
+    };
+    for (index, (report, source)) in reports.iter_mut().zip(&sources).enumerate() {
+        progress.set(format!("{}: prove", report.graph));
+        let result = &written.as_ref().unwrap_or(&document).graphs()[index];
+        let prove = || prove::prove(&job, &label, &document, index, source.as_ref(), result);
+        report.take_proof(times.measure("prove", prove)?);
+    }
+    if let Some(format) = other_form {
+        document = progress.pause(|| crate::convert::to_format(document, format, &label))?;
+        if !streams(&document) {
+            text = times.measure("print", || document.print());
+        }
+    }
+    let streams = streams(&document);
     drop(progress);
     show(&job, &reports, &times);
     if writes_graph && streams {

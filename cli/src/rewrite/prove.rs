@@ -28,8 +28,15 @@ pub fn wants(job: &Job, graph: &Graph) -> bool {
 /// A refusal is a fault of the passes, or of the checker: never of the input, unless the checker finds one in it that the
 /// verifier did not.
 ///
-/// Of graphs that were rewritten together, what moves a launch may stand in another rank's graph.
-pub fn prove(job: &Job, label: &str, document: &Document, index: usize, source: Option<&Graph>) -> Result<ProofReport> {
+/// The document is the source's, to point into its text. Of graphs that were rewritten together, what moves a launch may stand in another rank's graph.
+pub fn prove(
+    job: &Job,
+    label: &str,
+    document: &Document,
+    index: usize,
+    source: Option<&Graph>,
+    result: &Graph,
+) -> Result<ProofReport> {
     let Some(source) = source else {
         let because = if job.verify.is_some() {
             "not asked for".to_owned()
@@ -45,7 +52,7 @@ pub fn prove(job: &Job, label: &str, document: &Document, index: usize, source: 
     };
     let before = Some(Source { file: label, document, graph: index });
     let name = &source.name;
-    match check::prove_with(source, &document.graphs()[index], options) {
+    match check::prove_with(source, result, options) {
         Verdict::Equal(_) => Ok(ProofReport::Equal),
         Verdict::Different(found) => match *found {
             Difference { what: What::IllFormed(Side::Before), before: term, .. } if job.verify.is_some() => {

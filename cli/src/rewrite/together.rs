@@ -2,13 +2,13 @@
 
 use super::args::Job;
 use super::report::{Before, GraphReport};
-use super::{Times, prove, summary, write_json};
+use super::{Times, prove, readback, summary, write_json};
 use crate::fault::InputFault;
 use crate::input::{self, File};
 use crate::{Verdict, check_ranks, output, talk};
 use anyhow::{Context, Result, anyhow, bail};
 use bucketeer::check::ranks::{RankOptions, check_ranks as find_faults};
-use bucketeer::formats::Document;
+use bucketeer::formats::{Document, Format};
 use bucketeer::ir::{Dependencies, Graph};
 use bucketeer::passes::{PipelineError, TogetherError};
 
@@ -22,7 +22,7 @@ pub fn run(job: &mut Job) -> Result<Verdict> {
     let job = &*job;
     progress.pause(|| job.passes.notes.iter().for_each(|note| talk::say(note)));
     let count = files.first().map_or(0, |file| file.document.graphs().len());
-    let mut reports = Vec::new();
+    let (mut reports, mut sources_of_reports) = (Vec::new(), Vec::new());
     for index in 0..count {
         progress.pause(|| files.iter().for_each(|file| job.passes.warn_of_strangers(&file.document.graphs()[index])));
         let graphs = || files.iter().map(|file| &file.document.graphs()[index]);
@@ -34,17 +34,27 @@ pub fn run(job: &mut Job) -> Result<Verdict> {
         let passes =
             job.passes.pipeline.run_together(&mut graphs, &mut |pass| progress.set(format!("{name}: {}", pass.name())));
         let passes = passes.map_err(|error| refused(&files, error))?;
-        progress.set(format!("{name}: prove"));
         for ((rank, before), (passes, source)) in before.into_iter().enumerate().zip(passes.into_iter().zip(sources)) {
-            let File { label, document } = &files[rank];
-            let mut report = GraphReport::new(&document.graphs()[index], before, passes);
+            let mut report = GraphReport::new(&files[rank].document.graphs()[index], before, passes);
             report.rank = Some(rank);
-            let proof = times.measure("prove", || prove::prove(job, label, document, index, source.as_ref()))?;
-            report.take_proof(proof);
             reports.push(report);
+            sources_of_reports.push((index, source));
         }
-        times.measure("check ranks", || agree(&files, index))?;
     }
+    let mut written = Vec::new();
+    for File { label, document } in &files {
+        progress.set(format!("{label}: read back"));
+        written.push(times.measure("read back", || written_by(job, label, document))?);
+    }
+    for (report, (index, source)) in reports.iter_mut().zip(&sources_of_reports) {
+        let rank = report.rank.unwrap_or(0);
+        progress.set(format!("{}: prove", report.graph));
+        let File { label, document } = &files[rank];
+        let result = &written[rank].as_ref().unwrap_or(document).graphs()[*index];
+        let proof = times.measure("prove", || prove::prove(job, label, document, *index, source.as_ref(), result))?;
+        report.take_proof(proof);
+    }
+    (0..count).try_for_each(|index| times.measure("check ranks", || agree(&files, index)))?;
     progress.set("writing".to_owned());
     if job.out.is_some() {
         let texts = times.measure("print", || progress.pause(|| texts(job, files)))?;
@@ -56,6 +66,17 @@ pub fn run(job: &mut Job) -> Result<Verdict> {
         write_json(job, &reports)?;
     }
     Ok(Verdict::Accepted)
+}
+
+/// A rank's file, read from what will be written of it; `None` where nothing is, or in another form.
+fn written_by(job: &Job, label: &str, document: &Document) -> Result<Option<Document>> {
+    let same_form = job.to.is_none_or(|format| format == document.format());
+    let proves = document.graphs().iter().any(|graph| prove::wants(job, graph));
+    if job.out.is_none() || !same_form || !proves {
+        return Ok(None);
+    }
+    let printed = if document.format() == Format::Export { Vec::new() } else { document.print() };
+    readback::read_back(label, document, &printed).map(Some)
 }
 
 /// Each rank's file, as it is to be.

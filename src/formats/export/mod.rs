@@ -80,6 +80,21 @@ impl ExportFile {
         Self::of_archive(Archive::of_file(file)?)
     }
 
+    /// The programs as they would be read from what is written. Of an archive nothing else is read or kept.
+    ///
+    /// # Errors
+    /// [`ExportError`] at the first fault in what is written.
+    pub(super) fn read_back(&self) -> Result<Self, ExportError> {
+        let mut file = Self { programs: Vec::new(), graphs: Vec::new(), archive: None };
+        for (index, program) in self.programs.iter().enumerate() {
+            let text = write::print(&program.source, &program.text, &self.graphs[program.graphs.clone()]);
+            let model = self.archive.as_ref().and_then(|archive| archive.models().get(index));
+            let (stem, member) = model.map_or(("model", None), |model| (model.stem(), Some(&*model.name)));
+            file.add(text.unwrap_or_else(|| program.source.to_string()), stem, member)?;
+        }
+        Ok(file)
+    }
+
     fn of_archive(archive: Archive) -> Result<Self, ExportError> {
         let mut file = Self { programs: Vec::new(), graphs: Vec::new(), archive: None };
         for index in 0..archive.models().len() {
