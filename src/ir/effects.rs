@@ -25,6 +25,7 @@ mod schedule;
 
 use super::entities::{Name, NodeId, RegionId};
 use super::graph::{Graph, Strength};
+use super::operators::Lookup;
 use super::ops::{Op, Variant};
 use super::optable::{self, Alias, Effects, Fence};
 
@@ -220,11 +221,12 @@ impl EffectTable {
         let mut known = hashbrown::HashMap::<_, u32, rustc_hash::FxBuildHasher>::default();
         let mut table = Self { index: vec![0; graph.arena_len()], distinct: Vec::new() };
         let mut alone = Vec::new();
+        let lookup = Lookup::new(&graph.operators);
         for &id in graph.order() {
             let node = graph.node(id);
             let key = (node.op, node.args);
             let index = known.get(&key).copied().unwrap_or_else(|| {
-                let effects = optable::effects(graph, id);
+                let effects = optable::effects_with(&lookup, graph, id);
                 let index = table.distinct.len() as u32;
                 // What is assumed of a call depends on the types of its operands.
                 if effects.assumed && graph.operands(id).is_empty() {

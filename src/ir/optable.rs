@@ -7,7 +7,7 @@
 use super::args::{Arg, Args};
 use super::entities::NodeId;
 use super::graph::Graph;
-use super::operators::{self, Operators};
+use super::operators::{self, Lookup, Operators};
 use super::ops::{Op, Variant};
 use super::types::{DType, Type};
 use smallvec::SmallVec;
@@ -113,6 +113,11 @@ pub fn split_target(target: &str) -> (&str, &str, &str) {
 /// wait is known to the passes.
 #[must_use]
 pub fn effects(graph: &Graph, id: NodeId) -> Effects {
+    effects_with(&Lookup::new(&graph.operators), graph, id)
+}
+
+/// As [`effects`], by a look-up that serves many nodes.
+pub(super) fn effects_with(lookup: &Lookup<'_>, graph: &Graph, id: NodeId) -> Effects {
     let node = graph.node(id);
     match node.op {
         Op::Input => Effects::pure(),
@@ -122,7 +127,7 @@ pub fn effects(graph: &Graph, id: NodeId) -> Effects {
         Op::Wait => Effects::aliasing(Alias::Of(0)),
         Op::Collective(collective) => collective_effects(graph, id, collective.variant),
         Op::Call(target) => {
-            let mut effects = call_effects(&graph.operators, graph.text(target), graph.args_of(id));
+            let mut effects = call_effects_with(lookup, graph.text(target), graph.args_of(id));
             if effects.assumed {
                 keep_tensors(graph, id, &mut effects);
             }
@@ -167,6 +172,10 @@ fn collective_effects(graph: &Graph, id: NodeId, variant: Variant) -> Effects {
 /// The effects of a call, by target and arguments, where operators are declared as in `operators`.
 #[must_use]
 pub fn call_effects(operators: &Operators, target: &str, args: &Args) -> Effects {
+    call_effects_with(&Lookup::new(operators), target, args)
+}
+
+fn call_effects_with(lookup: &Lookup<'_>, target: &str, args: &Args) -> Effects {
     let (namespace, base, _) = split_target(target);
     if COMMUNICATION.contains(&base) || matches!(namespace, "c10d" | "opaque_comm" | "symm_mem" | "self") {
         // `self.attr` without a call is a constant of the module.
@@ -184,7 +193,7 @@ pub fn call_effects(operators: &Operators, target: &str, args: &Args) -> Effects
     if let Some(opcode) = target.strip_prefix("hlo-") {
         return hlo_effects(opcode);
     }
-    operators::effects_of_call(operators, target, args)
+    lookup.effects(target, args)
 }
 
 /// Values of HLO are immutable: an instruction writes and shares nothing.

@@ -5,7 +5,7 @@ use bucketeer::check::eval::{Difference, EvalError, EvalOptions, Side, compare};
 use bucketeer::check::{Options, Verdict, prove_with};
 use bucketeer::formats::fx::FxText;
 use bucketeer::ir::text::{parse, print};
-use bucketeer::ir::{Dependencies, Graph, NodeId, Op, Strength, Variant, verify};
+use bucketeer::ir::{Dependencies, Graph, NodeId, Op, Operators, Strength, Variant, verify};
 use bucketeer::passes::bucketing::{BucketPlan, Decision, Reason, Remark, Unpack};
 use bucketeer::passes::{PassReport, Pipeline};
 use std::collections::{HashMap, HashSet};
@@ -23,8 +23,13 @@ pub struct Rewritten {
     pub runs: Vec<Run>,
 }
 
+/// The operators that sketches make up compute, and do nothing else.
+const MADE_UP: &str = "layer(Tensor x) -> Tensor\nf(Tensor x) -> Tensor\nmatmul_like(Tensor x) -> Tensor";
+
 pub fn read(text: &str) -> Graph {
-    parse(text).unwrap_or_else(|error| panic!("{error}\nin:\n{text}"))
+    let mut graph = parse(text).unwrap_or_else(|error| panic!("{error}\nin:\n{text}"));
+    graph.operators = Operators::parse(MADE_UP).unwrap_or_else(|error| panic!("{error}"));
+    graph
 }
 
 pub fn read_fx(text: &str) -> Graph {

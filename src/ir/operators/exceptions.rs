@@ -217,52 +217,88 @@ pub(super) fn sees_placement(base: &str) -> bool {
     PLACEMENT.contains(&base)
 }
 
-/// Adds to what the schema says.
-pub(super) fn amend(namespace: &str, base: &str, bound: &Bound<'_, '_>, effects: Effects) -> Effects {
-    let mut effects = effects;
-    let entry = |table: &[(&str, &str, &'static [&'static str], &str)]| {
-        let found = table.iter().find(|(of, name, ..)| {
-            *of == namespace && (*name == base || *name == "_cast_" && base.starts_with("_cast_"))
-        });
-        found.map(|&(_, _, parameters, _)| parameters)
-    };
-    if let Some((_, trains)) = STATISTICS.iter().find(|(name, _)| *name == base)
-        && bound.get(&[trains]) != Some(&Arg::Bool(false))
-    {
-        let statistics = bound.operands(|p| matches!(&*p.name, "running_mean" | "running_var"));
-        add(&mut effects, &statistics);
+/// What this page says of an operator.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Extra {
+    /// The parameter that says whether running statistics are updated; empty if they always are.
+    trains: Option<&'static str>,
+    writes: Option<&'static [&'static str]>,
+    aliases: Option<&'static [&'static str]>,
+    /// Its argument is marked as written, and is not.
+    writes_nothing: bool,
+    /// Two arguments become one storage.
+    joins: bool,
+    /// It gives its argument another size.
+    restates: bool,
+    draws: bool,
+    acts_on_machine: bool,
+    shape_only: bool,
+    sees_placement: bool,
+    /// Another dtype over the same bytes asks for an offset and strides that it divides.
+    sees_placement_for_dtype: bool,
+}
+
+impl Extra {
+    pub fn of(namespace: &str, base: &str) -> Self {
+        let entry = |table: &[(&str, &str, &'static [&'static str], &str)]| {
+            let found = table.iter().find(|(of, name, ..)| {
+                *of == namespace && (*name == base || *name == "_cast_" && base.starts_with("_cast_"))
+            });
+            found.map(|&(_, _, parameters, _)| parameters)
+        };
+        let aten = namespace == "aten";
+        let joins = aten && matches!(base, "set_" | "set_data" | "shallow_copy_data_");
+        Self {
+            trains: STATISTICS.iter().find(|(name, _)| aten && *name == base).map(|&(_, trains)| trains),
+            writes: entry(WRITES),
+            aliases: entry(ALIASES),
+            writes_nothing: (namespace, base) == ("prims", "as_strided"),
+            joins,
+            restates: joins || base == "addbmm_",
+            draws: DRAWS.contains(&(namespace, base)),
+            acts_on_machine: MACHINE.contains(&namespace),
+            shape_only: is_shape_only(base),
+            sees_placement: sees_placement(base),
+            sees_placement_for_dtype: base == "view",
+        }
     }
-    if let Some(parameters) = entry(WRITES) {
-        add(&mut effects, &bound.operands(|p| parameters.contains(&&*p.name)));
-    }
-    if let Some(parameters) = entry(ALIASES) {
-        let shared = bound.operands(|p| parameters.contains(&&*p.name));
-        if (namespace, base) == ("prims", "as_strided") {
+
+    /// Adds to what the schema says.
+    pub fn amend(&self, bound: &Bound<'_, '_>, mut effects: Effects) -> Effects {
+        if let Some(trains) = self.trains
+            && bound.get(&[trains]) != Some(&Arg::Bool(false))
+        {
+            add(&mut effects, &bound.operands(|p| matches!(&*p.name, "running_mean" | "running_var")));
+        }
+        if let Some(parameters) = self.writes {
+            add(&mut effects, &bound.operands(|p| parameters.contains(&&*p.name)));
+        }
+        if self.writes_nothing {
             effects.writes.clear();
         }
-        effects.alias = alias_of(&shared, &effects.writes);
+        if let Some(parameters) = self.aliases {
+            effects.alias = alias_of(&bound.operands(|p| parameters.contains(&&*p.name)), &effects.writes);
+        }
+        if self.joins {
+            effects.alias = Alias::Any;
+        }
+        if self.draws {
+            effects.fence = effects.fence.max(Fence::Random);
+        }
+        if effects.fence == Fence::Random && draws_nothing(bound) {
+            effects.fence = Fence::Free;
+        }
+        if self.acts_on_machine {
+            effects.fence = Fence::Full;
+        }
+        effects.restates |= self.restates;
+        effects.shape_only = self.shape_only && effects.writes.is_empty();
+        // Numbers are dealt in the order of memory.
+        let deals = effects.fence == Fence::Random && !bound.operands(|parameter| parameter.tensors).is_empty();
+        let dtype = self.sees_placement_for_dtype && bound.takes("dtype");
+        effects.sees_placement = deals || dtype || self.sees_placement;
+        effects
     }
-    if namespace == "aten" && matches!(base, "set_" | "set_data" | "shallow_copy_data_") {
-        // From now on both are one storage.
-        effects.alias = Alias::Any;
-        effects.restates = true;
-    }
-    // It gives its argument the size that broadcasting asks for.
-    effects.restates |= base == "addbmm_";
-    if DRAWS.contains(&(namespace, base)) {
-        effects.fence = effects.fence.max(Fence::Random);
-    }
-    if effects.fence == Fence::Random && draws_nothing(bound) {
-        effects.fence = Fence::Free;
-    }
-    if MACHINE.contains(&namespace) {
-        effects.fence = Fence::Full;
-    }
-    effects.shape_only = is_shape_only(base) && effects.writes.is_empty();
-    // Numbers are dealt in the order of memory.
-    let deals = effects.fence == Fence::Random && !bound.operands(|parameter| parameter.tensors).is_empty();
-    effects.sees_placement = deals || sees_placement(base) || (base == "view" && bound.takes("dtype"));
-    effects
 }
 
 fn add(effects: &mut Effects, writes: &[u32]) {

@@ -17,62 +17,116 @@ pub use declared::{DeclareError, Operators};
 
 use super::args::{Arg, Args};
 use super::optable::{Alias, Effects, Fence};
+use hashbrown::HashMap;
 use reading::{Bound, Form, either};
+use rustc_hash::FxBuildHasher;
+use std::cell::RefCell;
+use std::rc::Rc;
 
 /// What a call of an operator does that none of our tables knows.
 pub(super) fn unknown(args: &Args) -> Effects {
-    let writes = python::given(args);
+    let writes = reading::all_operands(args);
     let alias = if writes.is_empty() { Alias::Fresh } else { Alias::Any };
     Effects { alias, writes, fence: Fence::Random, assumed: true, ..Effects::pure() }
 }
 
-/// What a declared call does; `None` if the operator is not declared, or is called with other arguments.
-fn of_declared(operators: &Operators, target: &str, args: &Args) -> Option<Effects> {
-    let (_, signature) = schema::parse(operators.schema(target)?).ok()?;
-    // Our own text spreads lists, as Python does.
-    let form = if target.contains('.') { Form::Schema } else { Form::Python };
-    Bound::of(&signature, args, form).map(|bound| bound.effects())
+/// An overload, ready to be held against calls.
+#[derive(Debug)]
+struct Entry {
+    signature: schema::Signature,
+    extra: exceptions::Extra,
+    /// Whether it writes into a tensor given as `out`.
+    is_out: bool,
 }
 
-/// What one overload does.
-fn of_row(namespace: &str, base: &str, row: &table::Row<'_>, args: &Args, form: Form) -> Option<Effects> {
-    let signature = row.signature();
-    let bound = Bound::of(&signature, args, form)?;
-    Some(exceptions::amend(namespace, base, &bound, bound.effects()))
-}
-
-/// What any overload of an operator may do that takes these arguments; `None` if none does.
-fn of_operator(namespace: &str, base: &str, args: &Args, form: Form) -> Option<Effects> {
-    let rows = table::overloads(namespace, base);
-    let found = rows.iter().filter_map(|row| of_row(namespace, base, row, args, form));
-    found.reduce(|a, b| either(a, &b))
-}
-
-/// Of an overload that writes and draws nothing, whatever its arguments: whether its result is memory of its own or may be
-/// its first argument's.
-fn alias_of_first(namespace: &str, base: &str, row: &table::Row<'_>) -> Option<Alias> {
-    let mut signature = row.signature();
-    signature.parameters.iter_mut().for_each(|parameter| parameter.keyword_only = false);
-    let args = Args::positional((0..signature.parameters.len() as u32).map(Arg::Operand).collect());
-    let bound = Bound::of(&signature, &args, Form::Schema)?;
-    let effects = exceptions::amend(namespace, base, &bound, bound.effects());
-    let quiet = effects.writes.is_empty() && effects.fence == Fence::Free;
-    Some(effects.alias).filter(|alias| quiet && matches!(alias, Alias::Fresh | Alias::Of(0)))
-}
-
-/// What a call does, by target and arguments. Nothing is known here of the types of its operands.
-pub(super) fn effects_of_call(operators: &Operators, target: &str, args: &Args) -> Effects {
-    if let Some(effects) = of_declared(operators, target, args) {
-        return effects;
+impl Entry {
+    fn of(row: &table::Row<'_>) -> Self {
+        let mut parts = row.name.split('.');
+        let mut part = || parts.next().unwrap_or("");
+        let extra = exceptions::Extra::of(part(), part());
+        Self { signature: row.signature(), extra, is_out: row.name.ends_with("out") }
     }
-    let Some((namespace, rest)) = target.split_once('.') else {
-        return python::bare(target, args).unwrap_or_else(|| unknown(args));
-    };
-    let (base, overload) = rest.split_once('.').unwrap_or((rest, ""));
-    let known = match table::overload(target) {
-        Some(row) => of_row(namespace, base, &row, args, Form::Schema),
-        None if overload.is_empty() => of_operator(namespace, base, args, Form::Schema),
-        None => None,
-    };
-    known.or_else(|| python::effects(namespace, rest, args)).unwrap_or_else(|| unknown(args))
+
+    /// What a call of it does; `None` if the arguments are not for it.
+    fn effects(&self, args: &Args, form: Form) -> Option<Effects> {
+        let bound = Bound::of(&self.signature, args, form)?;
+        Some(self.extra.amend(&bound, bound.effects()))
+    }
+
+    /// Of an overload that writes and draws nothing, whatever its arguments: whether its result is memory of its own or may
+    /// be its first argument's.
+    fn alias_of_first(&self) -> Option<Alias> {
+        let mut signature = self.signature.clone();
+        signature.parameters.iter_mut().for_each(|parameter| parameter.keyword_only = false);
+        let args = Args::positional((0..signature.parameters.len() as u32).map(Arg::Operand).collect());
+        let bound = Bound::of(&signature, &args, Form::Schema)?;
+        let effects = self.extra.amend(&bound, bound.effects());
+        let quiet = effects.writes.is_empty() && effects.fence == Fence::Free;
+        Some(effects.alias).filter(|alias| quiet && matches!(alias, Alias::Fresh | Alias::Of(0)))
+    }
+}
+
+/// Looks operators up and remembers what it found: a graph calls few operators, with many argument lists.
+#[derive(Debug)]
+pub(super) struct Lookup<'o> {
+    operators: &'o Operators,
+    /// Overloads by `ns.base.overload`, or by `ns.base` for all of them.
+    entries: RefCell<HashMap<Box<str>, Rc<[Entry]>, FxBuildHasher>>,
+    declared: RefCell<HashMap<Box<str>, Option<Rc<schema::Signature>>, FxBuildHasher>>,
+}
+
+impl<'o> Lookup<'o> {
+    pub fn new(operators: &'o Operators) -> Self {
+        Self { operators, entries: RefCell::default(), declared: RefCell::default() }
+    }
+
+    fn entries(&self, name: &str, rows: impl FnOnce() -> Vec<table::Row<'static>>) -> Rc<[Entry]> {
+        if let Some(known) = self.entries.borrow().get(name) {
+            return Rc::clone(known);
+        }
+        let found: Rc<[Entry]> = rows().iter().map(Entry::of).collect();
+        self.entries.borrow_mut().insert(name.into(), Rc::clone(&found));
+        found
+    }
+
+    fn overloads(&self, namespace: &str, base: &str) -> Rc<[Entry]> {
+        self.entries(&format!("{namespace}.{base}"), || table::overloads(namespace, base))
+    }
+
+    /// What any overload of an operator may do that takes these arguments; `None` if none does.
+    fn operator(&self, namespace: &str, base: &str, args: &Args, form: Form) -> Option<Effects> {
+        let entries = self.overloads(namespace, base);
+        entries.iter().filter_map(|entry| entry.effects(args, form)).reduce(|a, b| either(a, &b))
+    }
+
+    /// What a declared call does; `None` if the operator is not declared, or is called with other arguments.
+    fn declared(&self, target: &str, args: &Args) -> Option<Effects> {
+        let schema = self.operators.schema(target)?;
+        let known = self.declared.borrow().get(target).cloned();
+        let signature = known.unwrap_or_else(|| {
+            let signature = schema::parse(schema).ok().map(|(_, signature)| Rc::new(signature));
+            self.declared.borrow_mut().insert(target.into(), signature.clone());
+            signature
+        })?;
+        // Our own text spreads lists, as Python does.
+        let form = if target.contains('.') { Form::Schema } else { Form::Python };
+        Bound::of(&signature, args, form).map(|bound| bound.effects())
+    }
+
+    /// What a call does, by target and arguments. Nothing is known here of the types of its operands.
+    pub fn effects(&self, target: &str, args: &Args) -> Effects {
+        if let Some(effects) = self.declared(target, args) {
+            return effects;
+        }
+        let Some((namespace, rest)) = target.split_once('.') else {
+            return python::bare(self, target, args).unwrap_or_else(|| unknown(args));
+        };
+        let known = if rest.contains('.') {
+            let entries = self.entries(target, || table::overload(target).into_iter().collect());
+            entries.first().and_then(|entry| entry.effects(args, Form::Schema))
+        } else {
+            self.operator(namespace, rest, args, Form::Schema)
+        };
+        known.or_else(|| python::effects(self, namespace, rest, args)).unwrap_or_else(|| unknown(args))
+    }
 }

@@ -1,8 +1,8 @@
 //! Calls that are not of PyTorch's operators but of Python: methods and attributes of tensors, functions of `torch`, the
 //! `operator` module, as Dynamo prints them. Most are PyTorch's operators under another name.
 
-use super::reading::{Form, Operands, all_operands};
-use super::{of_operator, unknown};
+use super::reading::{Form, Operands};
+use super::{Entry, Lookup, unknown};
 use crate::ir::args::{Arg, Args};
 use crate::ir::optable::{Alias, Effects, Fence};
 
@@ -264,14 +264,14 @@ const TORCH_PLAIN: &[&str] = &[
 ];
 
 /// What a call of Python does, by namespace (`method`, `torch`, ..) and the rest of its target.
-pub(super) fn effects(namespace: &str, rest: &str, args: &Args) -> Option<Effects> {
+pub(super) fn effects(lookup: &Lookup<'_>, namespace: &str, rest: &str, args: &Args) -> Option<Effects> {
     match namespace {
-        "method" => Some(method(rest, args)),
+        "method" => Some(method(lookup, rest, args)),
         "getattr" => Some(attribute(rest, args)),
         "operator" | "_operator" => Some(operator(rest, args)),
         "math" => Some(Effects::pure()),
         "builtins" if BUILTINS.contains(&rest) => Some(Effects::pure()),
-        "torch" => torch(rest, args),
+        "torch" => torch(lookup, rest, args),
         _ => None,
     }
 }
@@ -293,7 +293,7 @@ fn writes_first(args: &Args) -> Effects {
     Effects { alias: of_first(args), writes: first(args), ..Effects::pure() }
 }
 
-fn method(name: &str, args: &Args) -> Effects {
+fn method(lookup: &Lookup<'_>, name: &str, args: &Args) -> Effects {
     let placed = |effects| Effects { sees_placement: super::exceptions::sees_placement(name), ..effects };
     if METHODS_THAT_LOOK.contains(&name) {
         return placed(Effects { shape_only: true, ..Effects::pure() });
@@ -304,7 +304,7 @@ fn method(name: &str, args: &Args) -> Effects {
     if METHODS_THAT_ALIAS.contains(&name) {
         return placed(Effects::aliasing(of_first(args)));
     }
-    of_operator("aten", name, args, Form::Python).unwrap_or_else(|| unknown(args))
+    lookup.operator("aten", name, args, Form::Python).unwrap_or_else(|| unknown(args))
 }
 
 fn attribute(name: &str, args: &Args) -> Effects {
@@ -325,7 +325,7 @@ fn operator(name: &str, args: &Args) -> Effects {
     }
 }
 
-fn torch(rest: &str, args: &Args) -> Option<Effects> {
+fn torch(lookup: &Lookup<'_>, rest: &str, args: &Args) -> Option<Effects> {
     if TORCH_PLAIN.contains(&rest) {
         return Some(Effects::pure());
     }
@@ -333,11 +333,11 @@ fn torch(rest: &str, args: &Args) -> Option<Effects> {
         return Some(Effects { fence: Fence::Random, ..Effects::pure() });
     }
     if let Some(name) = rest.strip_prefix("Tensor.") {
-        return Some(method(name, args));
+        return Some(method(lookup, name, args));
     }
     let functional = rest.strip_prefix("nn.functional.").or_else(|| rest.strip_prefix("_C._nn."));
     if let Some(name) = functional {
-        return Some(function(name, args));
+        return Some(function(lookup, name, args));
     }
     let named = |prefix: &str, operators: &str| rest.strip_prefix(prefix).map(|name| format!("{operators}{name}"));
     let operator = named("special.", "special_")
@@ -348,17 +348,17 @@ fn torch(rest: &str, args: &Args) -> Option<Effects> {
         .or_else(|| named("_C._linalg.", ""))
         .or_else(|| named("_C._fft.", ""))
         .or_else(|| (!rest.contains('.')).then(|| rest.to_owned()))?;
-    of_operator("aten", &operator, args, Form::Python)
+    lookup.operator("aten", &operator, args, Form::Python)
 }
 
 /// A function of `torch.nn.functional`: parameters stand in an order of their own, so an operator that is told apart by
 /// its parameters is not known here.
-fn function(name: &str, args: &Args) -> Effects {
+fn function(lookup: &Lookup<'_>, name: &str, args: &Args) -> Effects {
     let sets = |arg: &Arg| matches!(arg, Arg::Bool(true) | Arg::Operand(_));
-    let rows = super::table::overloads("aten", name);
-    let mut plain = rows.iter().filter(|row| !row.name.ends_with("out"));
-    let plain = !rows.is_empty()
-        && plain.all(|row| super::alias_of_first("aten", name, row) == Some(Alias::Fresh))
+    let entries = lookup.overloads("aten", name);
+    let mut plain = entries.iter().filter(|entry| !entry.is_out);
+    let plain = !entries.is_empty()
+        && plain.all(|entry| entry.alias_of_first() == Some(Alias::Fresh))
         && !super::exceptions::sees_placement(name);
     if !plain || args.get("out").is_some() || args.get("max_norm").is_some_and(|arg| *arg != Arg::None) {
         return unknown(args);
@@ -369,7 +369,7 @@ fn function(name: &str, args: &Args) -> Effects {
 }
 
 /// What a call of a name without namespace does, in our own text: PyTorch's operator of that name, or one of ours.
-pub(super) fn bare(name: &str, args: &Args) -> Option<Effects> {
+pub(super) fn bare(lookup: &Lookup<'_>, name: &str, args: &Args) -> Option<Effects> {
     match name {
         "getitem" | "item" | "get_tuple_element" | "bitcast" => return Some(Effects::aliasing(of_first(args))),
         "cast" | "convert" => return Some(Effects::pure()),
@@ -377,18 +377,18 @@ pub(super) fn bare(name: &str, args: &Args) -> Option<Effects> {
         _ => {}
     }
     let tables = ["aten", "prims", "bucketing"];
-    let known = tables.iter().find_map(|of| of_operator(of, name, args, Form::Python));
+    let known = tables.iter().find_map(|of| lookup.operator(of, name, args, Form::Python));
     known
-        .or_else(|| tables.iter().find_map(|of| by_name_alone(of, name, args)))
+        .or_else(|| tables.iter().find_map(|of| by_name_alone(lookup, of, name, args)))
         .or_else(|| (IN_PLACE.contains(&name) || OPERATORS.contains(&name)).then(|| operator(name, args)))
 }
 
 /// Our own text writes some operators' arguments in other places than PyTorch (`slice(x, start, end, dim=0)`). What an
 /// operator does to its first argument is the same; one that writes is not known by its name alone.
-fn by_name_alone(namespace: &str, name: &str, args: &Args) -> Option<Effects> {
-    let rows = super::table::overloads(namespace, name);
-    let plain = rows.iter().filter(|row| !row.name.ends_with("out"));
-    let kinds: Vec<Option<Alias>> = plain.map(|row| super::alias_of_first(namespace, name, row)).collect();
+fn by_name_alone(lookup: &Lookup<'_>, namespace: &str, name: &str, args: &Args) -> Option<Effects> {
+    let entries = lookup.overloads(namespace, name);
+    let plain = entries.iter().filter(|entry| !entry.is_out);
+    let kinds: Vec<Option<Alias>> = plain.map(Entry::alias_of_first).collect();
     let aliases = kinds.iter().copied().collect::<Option<Vec<Alias>>>().filter(|kinds| !kinds.is_empty())?;
     let alias = if aliases.iter().all(|alias| *alias == Alias::Fresh) { Alias::Fresh } else { of_first(args) };
     Some(Effects {
@@ -397,9 +397,4 @@ fn by_name_alone(namespace: &str, name: &str, args: &Args) -> Option<Effects> {
         sees_placement: super::exceptions::sees_placement(name),
         ..Effects::pure()
     })
-}
-
-/// The tensors that a call of unknown doings is given may be written.
-pub(super) fn given(args: &Args) -> Operands {
-    all_operands(args)
 }

@@ -389,7 +389,7 @@ mod tests {
     fn what_is_not_a_schema_is_refused_with_its_place() {
         for (text, at) in [
             ("", 0),
-            ("scale_by(Tensor x)", 8),
+            ("scale_by(Tensor x)", 18),
             ("a::b(Tensor x", 13),
             ("a::b(Tensor x) Tensor", 15),
             ("a::b(x) -> Tensor", 6),
