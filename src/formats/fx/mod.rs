@@ -8,6 +8,7 @@
 //! * `lex`, `expr`: words, and the right sides of statements;
 //! * `collective`: the arguments of PyTorch's functional collectives;
 //! * `header`, `read`: classes and their statements;
+//! * `statement`: statements that change a value where it stands;
 //! * `emit`: a statement from the graph;
 //! * `tails`, `write`: which values to delete where, and the file.
 
@@ -19,6 +20,7 @@ mod expr;
 mod header;
 mod lex;
 mod read;
+mod statement;
 mod tails;
 mod write;
 
@@ -44,7 +46,7 @@ struct Statement {
     lead: u32,
     /// First byte of its name, or of `return`.
     start: u32,
-    /// First byte of its right side.
+    /// First byte of its right side; of a statement that changes a value, its first byte.
     right: u32,
     /// End of the right side.
     right_end: u32,
@@ -70,10 +72,19 @@ struct ClassText {
     inputs: usize,
     /// What a node was defined as, by name; `u32::MAX` for names of other things.
     definitions: Vec<u32>,
+    /// Results of augmented assignments, in order: below them, the name of what they change stands for them.
+    rebound: Vec<NodeId>,
     /// Whether it deletes values.
     has_tails: bool,
     /// Whether annotations have strides and device.
     has_strides: bool,
+}
+
+impl Statement {
+    /// Whether it changes a value where it stands: `x += y` or `x[i] = v`.
+    const fn is_change(&self) -> bool {
+        self.start == self.right
+    }
 }
 
 impl ClassText {

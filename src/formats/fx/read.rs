@@ -7,9 +7,10 @@
 use super::clean::Source;
 use super::collective::{Meaning, meaning};
 use super::error::Fault;
-use super::expr::{KeyFault, parse_return, parse_right_side};
+use super::expr::{KeyFault, parse_change, parse_return, parse_right_side};
 use super::header::{Annotation, Header, Span, docstring_end, end_of_line, next_header, optional_annotation};
 use super::lex::{is_keyword, is_letter, line_end, scan_right_side, skip_blanks, word_end};
+use super::statement::{augmented, binding, changes_a_value};
 use super::{ClassText, Statement};
 use crate::ir::{ArgsId, Graph, Meta, MetaId, Name, NodeId, Op, Type, TypeId};
 use hashbrown::HashMap;
@@ -61,6 +62,8 @@ struct ClassReader<'a> {
     comments: Comments,
     keys: HashMap<Box<[u8]>, (Op, ArgsId), FxBuildHasher>,
     types: HashMap<&'a str, TypeId, FxBuildHasher>,
+    /// What the name of a node stands for since an augmented assignment to it.
+    rebound: HashMap<NodeId, NodeId, FxBuildHasher>,
     key: Vec<u8>,
     operands: Vec<NodeId>,
     spans: Vec<(u32, u32)>,
@@ -76,6 +79,7 @@ impl<'a> ClassReader<'a> {
             operand_ends: Vec::new(),
             inputs: 0,
             definitions: Vec::new(),
+            rebound: Vec::new(),
             has_tails: false,
             has_strides: false,
         };
@@ -88,6 +92,7 @@ impl<'a> ClassReader<'a> {
             comments: Comments::default(),
             keys: HashMap::default(),
             types: HashMap::default(),
+            rebound: HashMap::default(),
             key: Vec::new(),
             operands: Vec::new(),
             spans: Vec::new(),
@@ -184,6 +189,9 @@ impl<'a> ClassReader<'a> {
         let mut at = name_end;
         let mut annotation = None;
         if bytes.get(at) != Some(&b' ') || bytes.get(at + 1) != Some(&b'=') {
+            if changes_a_value(self.text, name_end) {
+                return self.change(lead, start, name_end);
+            }
             (annotation, at) = optional_annotation(self.text, at, b"=")?;
         }
         at = skip_blanks(bytes, at);
@@ -200,6 +208,34 @@ impl<'a> ClassReader<'a> {
         self.finish(lead, start, right, right_end)
     }
 
+    /// A statement that changes a value and binds the result to a name.
+    fn change(&mut self, lead: usize, start: usize, changed_end: usize) -> Result<(), Fault> {
+        let end = self.scan(start)?;
+        let parsed = parse_change(str::from_utf8(&self.key).unwrap_or_default());
+        let parsed = parsed.map_err(|fault| self.key_fault(start, fault))?;
+        let binding = binding(self.text, end, &self.text[start..changed_end])?;
+        let ty = self.annotation_type(binding.annotation)?;
+        let op = Op::Call(self.graph.intern(&parsed.target));
+        let args = self.graph.intern_args(parsed.args);
+        let name = self.define(binding.name)?;
+        let id = self.push(op, name, ty, args);
+        self.set_meta(id, false);
+        if augmented(&self.text[skip_blanks(self.bytes(), changed_end)..]).is_some()
+            && let Some(&changed) = self.spans.first()
+            && let Some(&before) = self.definition(changed)
+        {
+            self.rebound.insert(NodeId::from_index(before as usize), id);
+            self.class.rebound.push(id);
+        }
+        self.finish(lead, start, start, binding.end)
+    }
+
+    /// The node that the word of a span was defined as.
+    fn definition(&self, (at, len): (u32, u32)) -> Option<&u32> {
+        let name = self.graph.names().find(&self.text[at as usize..(at + len) as usize])?;
+        self.class.definitions.get(name.index())
+    }
+
     fn return_statement(&mut self, lead: usize, start: usize) -> Result<(), Fault> {
         let right = skip_blanks(self.bytes(), start + "return".len());
         let right_end = self.scan(right)?;
@@ -214,13 +250,14 @@ impl<'a> ClassReader<'a> {
 
     /// Copies a right side to the key, and resolves its operands.
     fn scan(&mut self, right: usize) -> Result<usize, Fault> {
-        let Self { graph, class, operands, spans, key, text, .. } = self;
+        let Self { graph, class, rebound, operands, spans, key, text, .. } = self;
         operands.clear();
         spans.clear();
         scan_right_side(text, right, key, |at, word| {
             let found = graph.names().find(word).and_then(|name| class.definitions.get(name.index()));
             let Some(&node) = found.filter(|&&node| node != UNDEFINED) else { return false };
-            operands.push(NodeId::from_index(node as usize));
+            let node = NodeId::from_index(node as usize);
+            operands.push(if rebound.is_empty() { node } else { *rebound.get(&node).unwrap_or(&node) });
             spans.push((at as u32, word.len() as u32));
             true
         })

@@ -1,0 +1,170 @@
+//! Inputs that were read wrongly, or not at all, when they were found; each test begins with the id of its input.
+
+use bucketeer::formats::fx::{FxText, print_fresh};
+use bucketeer::ir::{Graph, NodeId, verify};
+use std::path::Path;
+
+fn found(name: &str) -> Vec<u8> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/found").join(name);
+    std::fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+/// Reads a file of one well-formed graph, and sees that it is written back byte for byte.
+fn read(name: &str) -> FxText {
+    let bytes = found(name);
+    let text = FxText::parse(bytes.clone()).unwrap_or_else(|error| panic!("{name}: {error}"));
+    for graph in text.graphs() {
+        verify(graph).unwrap_or_else(|errors| panic!("{name}: {errors}"));
+    }
+    assert!(text.print() == bytes, "{name} is not written back byte for byte");
+    text
+}
+
+fn node(graph: &Graph, name: &str) -> NodeId {
+    let found = graph.order().iter().find(|&&id| graph.name_of(id) == name);
+    *found.unwrap_or_else(|| panic!("no node `{name}`"))
+}
+
+/// Target and operands of a node: `operator.iadd(b, a)`.
+fn call(graph: &Graph, name: &str) -> String {
+    let id = node(graph, name);
+    let operands: Vec<&str> = graph.operands(id).iter().map(|&operand| graph.name_of(operand)).collect();
+    format!("{}({})", graph.target_of(id), operands.join(", "))
+}
+
+/// The statement of a node in the text that the file is written as once `edit` has changed its graph.
+fn lines_after(name: &str, edit: impl FnOnce(&mut Graph)) -> String {
+    let mut text = read(name);
+    edit(&mut text.graphs_mut()[0]);
+    let printed = String::from_utf8(text.print()).unwrap();
+    let again = FxText::parse(printed.clone().into_bytes()).unwrap_or_else(|error| panic!("{error}\n{printed}"));
+    assert_eq!(again.graphs(), text.graphs(), "{printed}");
+    printed
+}
+
+#[test]
+fn d_f46_statements_that_change_a_value_are_calls_that_say_what_they_change() {
+    let text = read("D-F46.fx.txt");
+    let graph = &text.graphs()[0];
+    assert_eq!(call(graph, "p"), "operator.iadd(l_p_, l_q_)");
+    assert_eq!(call(graph, "setitem"), "operator.setitem(l_x_)");
+    assert_eq!(call(graph, "setitem_1"), "operator.setitem(l_x_, getitem)");
+    assert_eq!(call(graph, "tensor_1"), "all_reduce(p)");
+    assert_eq!(call(graph, "tensor_2"), "all_reduce(l_x_)");
+    assert_eq!(graph.args_of(node(graph, "setitem")).positional.len(), 3);
+    assert_eq!(graph.type_of(node(graph, "p")).to_string(), "f32[4][1]cpu");
+}
+
+#[test]
+fn g_setitem_statement_and_g_operator_setitem_are_the_same_call() {
+    for name in ["G-setitem_statement.txt", "G-operator_setitem.txt"] {
+        let text = read(name);
+        assert_eq!(call(&text.graphs()[0], "setitem"), "operator.setitem(b)", "{name}");
+        assert_eq!(call(&text.graphs()[0], "g1"), "all_gather_into_tensor(b)", "{name}");
+    }
+}
+
+#[test]
+fn g_iadd_statement_makes_the_name_of_what_it_changed_stand_for_the_result() {
+    let text = read("G-iadd_statement.txt");
+    assert_eq!(call(&text.graphs()[0], "iadd"), "operator.iadd(b, a)");
+    assert_eq!(call(&text.graphs()[0], "g1"), "all_gather_into_tensor(iadd)");
+    // A call of the function binds no name but its own.
+    let text = read("G-operator_iadd.txt");
+    assert_eq!(call(&text.graphs()[0], "iadd"), "operator.iadd(b, a)");
+    assert_eq!(call(&text.graphs()[0], "g1"), "all_gather_into_tensor(b)");
+}
+
+#[test]
+fn g_iadd_statement_is_written_with_names_that_are_still_bound_when_the_graph_changes() {
+    let printed = lines_after("G-iadd_statement.txt", |graph| {
+        let (w0, output) = (node(graph, "w0"), *graph.order().last().unwrap());
+        graph.set_operands(output, &[w0, w0]);
+    });
+    assert!(
+        printed.contains("\n        b += a;  iadd = b;  b = a = None\n") || printed.contains("iadd = b;  b = None\n"),
+        "{printed}"
+    );
+    assert!(printed.contains("all_gather_into_tensor.default(iadd, 2, '0');  iadd = None\n"), "{printed}");
+}
+
+#[test]
+fn d_f46_statements_are_written_as_statements_with_other_operands() {
+    let printed = lines_after("D-F46.fx.txt", |graph| {
+        let (w0, q) = (node(graph, "w0"), node(graph, "l_q_"));
+        let (w1, getitem, output) = (node(graph, "w1"), node(graph, "getitem"), *graph.order().last().unwrap());
+        graph.set_operands(node(graph, "p"), &[w0, q]);
+        graph.set_operands(node(graph, "setitem_1"), &[q, getitem]);
+        graph.set_operands(output, &[w1, w1, w1]);
+    });
+    assert!(printed.contains("\n        w0 += l_q_;  p: \"f32[4][1]cpu\" = w0"), "{printed}");
+    assert!(printed.contains("\n        l_q_[slice(1, 3, None)] = getitem;  setitem_1 = l_q_"), "{printed}");
+}
+
+#[test]
+fn statements_that_change_a_value_need_a_value_and_a_name() {
+    for (statement, part) in [
+        ("y += x;  iadd = y", "use of `y`, which is not defined before this line"),
+        ("x += x", "expected `;  name = x`"),
+        ("x[0] = 7;  x = None", "expected `;  name = x`"),
+        ("x[0] = 7;  y = z", "expected `;  name = x`"),
+        ("x[] = 7;  y = x", "expected a value"),
+        ("x[0] += 7;  y = x", "expected `=`"),
+        ("x[0 = 7;  y = x", "expected a closing bracket before `;`"),
+        ("x +=;  y = x", "expected a value"),
+        ("x **= 2;  x = x", "`x` is defined a second time"),
+    ] {
+        let text = format!(
+            "class G(torch.nn.Module):\n    def forward(self, x: \"f32[4]\"):\n        {statement}\n        return (x,)\n"
+        );
+        let error = FxText::parse(text.into_bytes()).unwrap_err();
+        assert!(error.to_string().contains(part), "{statement}: {error}");
+        assert_eq!(error.line, 3, "{statement}: {error}");
+    }
+}
+
+#[test]
+fn every_augmented_assignment_is_the_function_that_python_calls() {
+    for (sign, name) in [
+        ("+=", "iadd"),
+        ("-=", "isub"),
+        ("*=", "imul"),
+        ("/=", "itruediv"),
+        ("//=", "ifloordiv"),
+        ("%=", "imod"),
+        ("**=", "ipow"),
+        ("@=", "imatmul"),
+        ("&=", "iand"),
+        ("|=", "ior"),
+        ("^=", "ixor"),
+        ("<<=", "ilshift"),
+        (">>=", "irshift"),
+    ] {
+        let text = format!(
+            "class G(torch.nn.Module):\n    def forward(self, x: \"f32[4]\", y):\n        x {sign} y;  z: \"f32[4]\" = x;  y = None\n        x {sign} 2;  w = x\n        return (x, z, w)\n"
+        );
+        let read = FxText::parse(text.clone().into_bytes()).unwrap();
+        assert_eq!(read.print(), text.as_bytes());
+        let graph = &read.graphs()[0];
+        assert_eq!(call(graph, "z"), format!("operator.{name}(x, y)"));
+        assert_eq!(call(graph, "w"), format!("operator.{name}(z)"));
+        assert_eq!(call(graph, "output"), "output(w, z, w)");
+        let fresh = print_fresh(graph).unwrap();
+        assert!(fresh.contains(&format!("z: \"f32[4]\" = operator.{name}(x, y)")), "{fresh}");
+    }
+}
+
+#[test]
+fn attributes_of_values_keep_their_name_as_target() {
+    let text = "class G(torch.nn.Module):\n    def forward(self, x: \"f32[4, 4]\"):\n        y = x.data\n        z = y.T\n        return (y, z)\n";
+    let read = FxText::parse(text.into()).unwrap();
+    assert_eq!(call(&read.graphs()[0], "y"), "getattr.data(x)");
+    assert_eq!(call(&read.graphs()[0], "z"), "getattr.T(y)");
+}
+
+#[test]
+fn g_get_attr_twice_has_one_target_for_both_reads_of_an_attribute() {
+    let text = read("G-get_attr_twice.txt");
+    assert_eq!(call(&text.graphs()[0], "p"), "self.buf()");
+    assert_eq!(call(&text.graphs()[0], "q"), "self.buf()");
+}
