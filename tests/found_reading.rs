@@ -1,6 +1,7 @@
 //! Inputs that were read wrongly, or not at all, when they were found; each test begins with the id of its input.
 
 use bucketeer::formats::fx::{FxText, print_fresh};
+use bucketeer::ir::optable::{self, Alias, Fence};
 use bucketeer::ir::{Graph, NodeId, verify};
 use std::path::Path;
 
@@ -167,4 +168,91 @@ fn g_get_attr_twice_has_one_target_for_both_reads_of_an_attribute() {
     let text = read("G-get_attr_twice.txt");
     assert_eq!(call(&text.graphs()[0], "p"), "self.buf()");
     assert_eq!(call(&text.graphs()[0], "q"), "self.buf()");
+}
+
+/// The groups of the collectives of a graph, in order.
+fn groups(graph: &Graph) -> Vec<&str> {
+    let group = |&id: &NodeId| graph.collective(id).map(|collective| &*graph.group(collective.group).name);
+    graph.order().iter().filter_map(group).collect()
+}
+
+#[test]
+fn b_mesh_groups_that_the_same_call_makes_are_one_group() {
+    let text = read("B-mesh_groups.txt");
+    assert_eq!(groups(&text.graphs()[0]), ["%g0", "%g0"]);
+    assert_eq!(text.graphs()[0].groups().len(), 1);
+}
+
+#[test]
+fn groups_that_other_calls_make_are_other_groups() {
+    let body = |second: &str| {
+        format!(
+            "class G(torch.nn.Module):\n    def forward(self, m, n, a: \"f32[4]\"):\n        g0 = torch.ops._dtensor.mesh_get_process_group.default(m, 0)\n        r0: \"f32[4]\" = torch.ops._c10d_functional.all_reduce.default(a, 'sum', g0)\n        g = {second}\n        r1: \"f32[4]\" = torch.ops._c10d_functional.all_reduce.default(a, 'sum', g)\n        return (r0, r1)\n"
+        )
+    };
+    for (second, expected) in [
+        // The name does not depend on which is used first, for a rewrite may change that.
+        ("torch.ops._dtensor.mesh_get_process_group.default(m, 0)", ["%g", "%g"]),
+        ("torch.ops._dtensor.mesh_get_process_group.default(m, 1)", ["%g0", "%g"]),
+        ("torch.ops._dtensor.mesh_get_process_group.default(n, 0)", ["%g0", "%g"]),
+        ("torch.ops.mylib.new_group.default(m, 0)", ["%g0", "%g"]),
+        ("self.group", ["%g0", "%g"]),
+    ] {
+        let text = FxText::parse(body(second).into_bytes()).unwrap();
+        assert_eq!(groups(&text.graphs()[0]), expected, "{second}");
+    }
+    // What makes a new group each time makes two.
+    let both = body("torch.ops.mylib.new_group.default(m)")
+        .replace("_dtensor.mesh_get_process_group.default(m, 0)", "mylib.new_group.default(m)");
+    let text = FxText::parse(both.into_bytes()).unwrap();
+    assert_eq!(groups(&text.graphs()[0]), ["%g0", "%g"]);
+}
+
+#[test]
+fn g_v_pg2_two_attributes_are_two_groups() {
+    for name in ["G-v_pg2.a.txt", "G-v_pg2.b.txt"] {
+        let text = read(name);
+        assert_eq!(groups(&text.graphs()[0]), ["%p1"], "{name}");
+    }
+}
+
+/// Effects of a call, by a graph of the tree.
+fn fixture(name: &str) -> FxText {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/fx").join(name);
+    FxText::parse(std::fs::read(path).unwrap()).unwrap()
+}
+
+#[test]
+fn a_call_of_graphs_that_the_file_holds_does_what_they_do() {
+    let text = fixture("regional_fsdp.txt");
+    let graph = &text.graphs()[0];
+    assert!(graph.bodies.get("self.repeated_subgraph0").is_some() && text.graphs()[1].bodies.is_empty());
+    // Its body gathers.
+    assert_eq!(optable::effects(graph, node(graph, "invoke_subgraph_2")).fence, Fence::Full);
+    let text = fixture("cond_collectives.txt");
+    let graph = &text.graphs()[0];
+    assert_eq!(optable::effects(graph, node(graph, "cond_1")).fence, Fence::Full);
+    // With the branch that only computes for both, nothing is left that keeps others in their place.
+    let printed = String::from_utf8(text.print()).unwrap();
+    let computes = FxText::parse(printed.replace("self.true_graph_1", "self.false_graph_0").into_bytes()).unwrap();
+    let graph = &computes.graphs()[0];
+    let effects = optable::effects(graph, node(graph, "cond_1"));
+    assert_eq!((effects.fence, effects.alias, effects.writes.len()), (Fence::Free, Alias::Fresh, 0));
+    // A graph that is not in the file may do anything.
+    let cut = printed.split("    class true_graph_1").next().unwrap();
+    let cut = FxText::parse(cut.as_bytes().to_vec()).unwrap();
+    assert_eq!(optable::effects(&cut.graphs()[0], node(&cut.graphs()[0], "cond_1")).fence, Fence::Full);
+}
+
+#[test]
+fn graphs_of_one_name_belong_to_the_graph_that_they_stand_below() {
+    let outer = |body: &str| {
+        format!(
+            "class G(torch.nn.Module):\n    def forward(self, x: \"f32[4]\"):\n        b = self.body\n        c = torch.ops.higher_order.invoke_subgraph(b, 's', x)\n        r: \"f32[4]\" = c[0]\n        return (r,)\n    class body(torch.nn.Module):\n        def forward(self, x: \"f32[4]\"):\n            y: \"f32[4]\" = torch.ops.{body}\n            return (y,)\n"
+        )
+    };
+    let file = outer("aten.neg.default(x)") + &outer("_c10d_functional.all_reduce.default(x, 'sum', '0')");
+    let text = FxText::parse(file.into_bytes()).unwrap();
+    let fence = |index: usize| optable::effects(&text.graphs()[index], node(&text.graphs()[index], "c")).fence;
+    assert_eq!((fence(0), fence(2)), (Fence::Free, Fence::Full));
 }

@@ -122,6 +122,9 @@ pub fn effects(graph: &Graph, id: NodeId) -> Effects {
         Op::Wait => Effects::aliasing(Alias::Of(0)),
         Op::Collective(collective) => collective_effects(graph, id, collective.variant),
         Op::Call(target) => {
+            if let Some(effects) = super::bodies::effects_of_call(graph, id) {
+                return effects;
+            }
             let mut effects = call_effects(&graph.operators, graph.text(target), graph.args_of(id));
             if effects.assumed {
                 keep_tensors(graph, id, &mut effects);

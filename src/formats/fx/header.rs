@@ -27,6 +27,8 @@ pub(super) struct Header {
     /// The class's name.
     pub name: String,
     pub inputs: Vec<Declared>,
+    /// Blanks before `def forward`.
+    pub indent: usize,
     /// First byte after the header's last line.
     pub body: usize,
 }
@@ -93,7 +95,8 @@ fn read_header(text: &str, name: String, forward: usize) -> Result<Header, Fault
     if let Some(joint) = joint_lines(text, body)? {
         (inputs, body) = joint;
     }
-    Ok(Header { name, inputs, body })
+    let line = memchr::memrchr(b'\n', &bytes[..forward]).map_or(0, |found| found + 1);
+    Ok(Header { name, inputs, indent: forward - line, body })
 }
 
 /// The parameters of `forward` from behind its bracket, and where the bracket closes.

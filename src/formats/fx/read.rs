@@ -12,6 +12,7 @@ use super::header::{Annotation, Header, Span, docstring_end, end_of_line, next_h
 use super::lex::{is_keyword, is_letter, line_end, scan_right_side, skip_blanks, word_end};
 use super::statement::{augmented, binding, changes_a_value};
 use super::{ClassText, Statement};
+use crate::formats::group_values::GroupValues;
 use crate::ir::{ArgsId, Graph, Meta, MetaId, Name, NodeId, Op, Type, TypeId};
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
@@ -24,20 +25,45 @@ const MOST_FILES: usize = 64;
 /// Reads every class of a file.
 pub(super) fn read(source: &Source) -> Result<(Vec<ClassText>, Vec<Graph>), Fault> {
     let text = source.text();
-    let (mut classes, mut graphs) = (Vec::new(), Vec::new());
+    let (mut classes, mut graphs, mut indents) = (Vec::new(), Vec::new(), Vec::new());
     let mut at = 0;
     while let Some(header) = next_header(text, at)? {
         let (class, graph) = ClassReader::new(source, &header).read(&header)?;
         at = class.end() as usize;
         classes.push(class);
         graphs.push(graph);
+        indents.push(header.indent);
     }
     if graphs.is_empty() {
         let expected = "`class GraphModule(torch.nn.Module):` or `def forward(self, ..):`";
         let problem = if text.trim().is_empty() { "the file is empty" } else { "there is no graph in this file" };
         return Err(Fault::problem(0, 0, format!("{problem}; expected {expected}"), expected));
     }
+    give_bodies(&mut graphs, &indents);
     Ok((classes, graphs))
+}
+
+/// Gives each graph the graphs that it calls: FX prints them below it, indented, as classes with the attribute's name.
+fn give_bodies(graphs: &mut [Graph], indents: &[usize]) {
+    let mut around: Vec<usize> = Vec::new();
+    let mut inner: Vec<Vec<usize>> = vec![Vec::new(); graphs.len()];
+    for (index, &indent) in indents.iter().enumerate() {
+        while around.last().is_some_and(|&outer| indents[outer] >= indent) {
+            around.pop();
+        }
+        if let Some(&outer) = around.last() {
+            inner[outer].push(index);
+        }
+        around.push(index);
+    }
+    // Inner graphs come later, and are whole before they are given.
+    for outer in (0..graphs.len()).rev() {
+        for &index in &inner[outer] {
+            let body = graphs[index].clone();
+            let name = body.name.clone();
+            graphs[outer].bodies.insert(&name, body);
+        }
+    }
 }
 
 /// Comments since the last statement, as far as they matter.
@@ -64,6 +90,7 @@ struct ClassReader<'a> {
     types: HashMap<&'a str, TypeId, FxBuildHasher>,
     /// What the name of a node stands for since an augmented assignment to it.
     rebound: HashMap<NodeId, NodeId, FxBuildHasher>,
+    group_values: GroupValues,
     key: Vec<u8>,
     operands: Vec<NodeId>,
     spans: Vec<(u32, u32)>,
@@ -93,6 +120,7 @@ impl<'a> ClassReader<'a> {
             keys: HashMap::default(),
             types: HashMap::default(),
             rebound: HashMap::default(),
+            group_values: GroupValues::default(),
             key: Vec::new(),
             operands: Vec::new(),
             spans: Vec::new(),
@@ -111,6 +139,7 @@ impl<'a> ClassReader<'a> {
         }
         self.class.inputs = self.class.nodes.len();
         while self.statement()? {}
+        self.group_values.finish(&mut self.graph);
         Ok((self.class, self.graph))
     }
 
@@ -270,12 +299,9 @@ impl<'a> ClassReader<'a> {
         }
         let parsed = parse_right_side(str::from_utf8(&self.key).unwrap_or_default());
         let parsed = parsed.map_err(|fault| self.key_fault(right, fault))?;
-        let (text, spans) = (self.text, &self.spans);
-        let operand = |index: u32| {
-            let (at, len) = spans.get(index as usize).copied().unwrap_or_default();
-            text[at as usize..(at + len) as usize].to_owned()
-        };
-        let Meaning { op, args, opaque_group } = meaning(&mut self.graph, &parsed.target, parsed.args, &operand);
+        let Self { graph, operands, group_values, .. } = self;
+        let mut group = |graph: &Graph, index: u32| group_values.name(graph, operands[index as usize]);
+        let Meaning { op, args, opaque_group } = meaning(graph, &parsed.target, parsed.args, &mut group);
         let args = self.graph.intern_args(args);
         if opaque_group.is_none() {
             self.keys.insert(self.key.as_slice().into(), (op, args));
