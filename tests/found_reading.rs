@@ -256,3 +256,120 @@ fn graphs_of_one_name_belong_to_the_graph_that_they_stand_below() {
     let fence = |index: usize| optable::effects(&text.graphs()[index], node(&text.graphs()[index], "c")).fence;
     assert_eq!((fence(0), fence(2)), (Fence::Free, Fence::Full));
 }
+
+#[test]
+fn h_trunc_a_cut_log_is_refused_with_the_place_of_the_cut() {
+    let error = FxText::parse(found("H-trunc.log")).unwrap_err();
+    assert_eq!(error.problem.as_deref(), Some("graph `after_post_grad` has no `return`; is the file cut off?"));
+    assert_eq!(error.line, 141);
+}
+
+#[test]
+fn h_inter_logs_that_two_ranks_wrote_at_once_are_split_by_rank() {
+    let text = read("H-inter.log");
+    let of: Vec<(Option<u32>, &str)> =
+        (0..4).map(|index| (text.rank_of(index), text.graphs()[index].name.as_str())).collect();
+    let name = "after_post_grad";
+    assert_eq!(of, [(Some(0), name), (Some(0), name), (Some(1), name), (Some(1), name)]);
+    assert_eq!(text.graphs().len(), 4);
+    assert!(text.unread().is_empty());
+    for (left, right) in [(0, 2), (1, 3)] {
+        assert!(text.graphs()[left] == text.graphs()[right], "{left} and {right} are the same graph");
+    }
+}
+
+#[test]
+fn h_inter_a_changed_log_has_the_lines_of_each_rank_together() {
+    let mut text = read("H-inter.log");
+    let graph = &mut text.graphs_mut()[2];
+    let dead = node(graph, "permute_7");
+    let target = graph.intern("aten.t.default");
+    graph.node_mut(dead).op = bucketeer::ir::Op::Call(target);
+    let printed = String::from_utf8(text.print()).unwrap();
+    let again = FxText::parse(printed.clone().into_bytes()).unwrap();
+    assert_eq!(again.graphs(), text.graphs());
+    let ranks: Vec<&str> = printed.lines().filter(|line| line.starts_with('[')).map(|line| &line[..8]).collect();
+    assert!(ranks.is_sorted(), "rank 0 comes before rank 1");
+    let edited: Vec<&str> = printed.lines().filter(|line| line.contains("aten.t.default")).collect();
+    assert!(matches!(edited[..], [line] if line.starts_with("[rank1]:V1128 ")), "{edited:?}");
+}
+
+#[test]
+fn h_dynamo_dtensor_a_value_of_another_class_has_no_tensor_type() {
+    let text = read("H-dynamo_dtensor.txt");
+    let graph = &text.graphs()[0];
+    assert_eq!(graph.type_of(node(graph, "redistribute")).to_string(), "?");
+    assert_eq!(graph.type_of(node(graph, "x")).to_string(), "f32[64][1]cpu");
+    // What looks like a tensor has to be one.
+    let bad = String::from_utf8(found("H-dynamo_dtensor.txt")).unwrap().replacen("\"f32[64]", "\"f33[64]", 1);
+    assert!(FxText::parse(bad.into_bytes()).unwrap_err().to_string().contains("unknown dtype `f33`"));
+}
+
+#[test]
+fn h_joint_expanded_declarations_stand_one_a_line_with_comments() {
+    let text = read("H-joint_expanded.txt");
+    let graph = &text.graphs()[0];
+    assert_eq!(graph.order().iter().filter(|&&id| graph.target_of(id) == "input").count(), 54);
+    assert_eq!(graph.type_of(node(graph, "primals_52")).to_string(), "f32[16][1]cpu");
+    assert_eq!(graph.type_of(node(graph, "primals_2")).to_string(), "?");
+    assert_eq!(graph.type_of(node(graph, "tangents_1")).to_string(), "f32[8, 32][32, 1]cpu");
+    let output = *graph.order().last().unwrap();
+    assert_eq!(graph.name_of(graph.operands(output)[0]), "addmm_8");
+}
+
+#[test]
+fn h_mut2_a_log_and_its_graph_hold_the_same() {
+    let (log, text) = (read("H-mut2.log"), read("H-mut2.txt"));
+    assert_eq!(log.graphs()[0].name, "after_post_grad");
+    assert_eq!(call(&log.graphs()[0], "scale_by_default"), "mylib.scale_by.default(mul, wait_tensor)");
+    assert_eq!(log.graphs()[0].order().len(), text.graphs()[0].order().len());
+}
+
+fn graph_with(statement: &str) -> String {
+    format!(
+        "class G(torch.nn.Module):\n    def forward(self, x: \"f32[4]\"):\n        {statement}\n        return (x,)\n"
+    )
+}
+
+#[test]
+fn a_graph_that_cannot_be_read_does_not_keep_others_from_being_read() {
+    let good = graph_with("y: \"f32[4]\" = torch.ops.aten.neg.default(x)");
+    let cut = &good[..good.find("        return").unwrap()];
+    for (bad, line, part) in [
+        (graph_with("y = torch.ops.aten.neg.default(z)"), 7, "use of `z`"),
+        (graph_with("y = torch.ops.aten.neg.default(x"), 7, "is not closed"),
+        (good.replace("f32[4]\"):", "f32[4]):"), 6, "the closing quote"),
+        (good.replace("\"f32[4]\"):", "\"g32[4]\"):"), 6, "unknown dtype"),
+        (cut.to_owned(), 8, "has no `return`"),
+        (
+            cut.replace("class G(torch.nn.Module):\n    def forward(self, x: \"f32[4]\"):\n", ""),
+            5,
+            "outside of any graph",
+        ),
+    ] {
+        let file = format!("{good}{bad}{good}");
+        let text = FxText::parse(file.clone().into_bytes()).unwrap();
+        assert_eq!(text.graphs().len(), 2, "{bad}");
+        let [error] = text.unread() else { panic!("{bad}: {:?}", text.unread()) };
+        assert!(error.to_string().contains(part) && error.line == line, "{bad}: {error}");
+        assert!(text.print() == file.as_bytes());
+        let mut changed = text.clone();
+        let last = &mut changed.graphs_mut()[1];
+        let (x, output) = (node(last, "x"), *last.order().last().unwrap());
+        last.set_operands(node(last, "y"), &[x]);
+        let y = node(last, "y");
+        last.set_operands(output, &[y]);
+        let printed = String::from_utf8(changed.print()).unwrap();
+        assert_eq!(printed, format!("{good}{bad}{}", good.replace("return (x,)", "return (y,)")));
+    }
+}
+
+#[test]
+fn graphs_inside_of_one_that_cannot_be_read_are_not_those_of_another() {
+    let outer = "class G(torch.nn.Module):\n    def forward(self, x: \"f32[4]\"):\n        b = self.body\n        c = torch.ops.higher_order.invoke_subgraph(b, 's', x)\n        return (c,)\n";
+    let body = "    class body(torch.nn.Module):\n        def forward(self, x: \"f32[4]\"):\n            return (x,)\n";
+    let file = format!("{outer}{}{body}", outer.replace("', x)", "', y)"));
+    let text = FxText::parse(file.into_bytes()).unwrap();
+    assert_eq!((text.graphs().len(), text.unread().len()), (2, 1));
+    assert!(text.graphs()[0].bodies.is_empty());
+}

@@ -27,14 +27,24 @@ pub(super) struct Header {
     /// The class's name.
     pub name: String,
     pub inputs: Vec<Declared>,
+    /// First byte of its first line, behind blanks.
+    pub start: usize,
     /// Blanks before `def forward`.
     pub indent: usize,
     /// First byte after the header's last line.
     pub body: usize,
 }
 
-/// Finds the next graph from `at`, the start of a line, on.
-pub(super) fn next_header(text: &str, mut at: usize) -> Result<Option<Header>, Fault> {
+impl Header {
+    /// Whether it is not the header of a graph that another one calls.
+    pub(super) const fn is_outermost(&self) -> bool {
+        self.indent <= 4
+    }
+}
+
+/// Finds the next graph from `at`, the start of a line, on. What stands before it may be the rest of a graph that could
+/// not be read, and is no fault then.
+pub(super) fn next_header(text: &str, mut at: usize, behind_fault: bool) -> Result<Option<Header>, Fault> {
     let bytes = text.as_bytes();
     while at < bytes.len() {
         let start = skip_blanks(bytes, at);
@@ -43,11 +53,11 @@ pub(super) fn next_header(text: &str, mut at: usize) -> Result<Option<Header>, F
         if let Some(name) = class_name(line) {
             let forward = skip_lines(bytes, end);
             if is_forward(&text[forward..]) {
-                return read_header(text, name.to_owned(), forward).map(Some);
+                return read_header(text, name.to_owned(), start, forward).map(Some);
             }
         } else if is_forward(line) {
-            return read_header(text, "forward".to_owned(), start).map(Some);
-        } else if line.contains(" = torch.ops.") && start < end && is_letter(bytes[start]) {
+            return read_header(text, "forward".to_owned(), start, start).map(Some);
+        } else if !behind_fault && line.contains(" = torch.ops.") && start < end && is_letter(bytes[start]) {
             let problem = "a statement outside of any graph; is the start of the file missing?".to_owned();
             return Err(Fault::problem(start, 0, problem, "`class GraphModule(torch.nn.Module):`"));
         }
@@ -86,7 +96,7 @@ pub(super) fn docstring_end(bytes: &[u8], at: usize) -> Option<usize> {
     memchr::memmem::find(&bytes[at + 3..], quotes).map(|found| at + 3 + found + 3)
 }
 
-fn read_header(text: &str, name: String, forward: usize) -> Result<Header, Fault> {
+fn read_header(text: &str, name: String, start: usize, forward: usize) -> Result<Header, Fault> {
     let bytes = text.as_bytes();
     let open = memchr::memchr(b'(', &bytes[forward..]).map_or(forward, |found| forward + found);
     let (mut inputs, close) = parameters(text, open + 1)?;
@@ -96,7 +106,7 @@ fn read_header(text: &str, name: String, forward: usize) -> Result<Header, Fault
         (inputs, body) = joint;
     }
     let line = memchr::memrchr(b'\n', &bytes[..forward]).map_or(0, |found| found + 1);
-    Ok(Header { name, inputs, indent: forward - line, body })
+    Ok(Header { name, inputs, start, indent: forward - line, body })
 }
 
 /// The parameters of `forward` from behind its bracket, and where the bracket closes.
@@ -251,10 +261,11 @@ fn joint_lines(text: &str, body: usize) -> Result<Option<(Vec<Declared>, usize)>
     Ok(Some((inputs, end)))
 }
 
-/// Reads a line of declarations, if there is one; gives its end.
+/// Reads lines of declarations, if there are any; gives their end. FX prints all in one line, or one a line with a comment
+/// behind each.
 fn declarations(text: &str, start: usize, declared: &mut Vec<Declared>) -> Result<Option<usize>, Fault> {
     let bytes = text.as_bytes();
-    let mut at = start;
+    let (mut at, mut is_line_done) = (start, false);
     loop {
         let end = word_end(bytes, at);
         if end == at || bytes.get(skip_blanks(bytes, end)) != Some(&b':') {
@@ -268,10 +279,13 @@ fn declarations(text: &str, start: usize, declared: &mut Vec<Declared>) -> Resul
             return Ok(None);
         }
         declared.push(Declared { name: (at, end), annotation });
-        if bytes.get(after) != Some(&b';') {
-            return end_of_line(bytes, after).map(Some);
-        }
-        at = skip_blanks(bytes, after + 1);
+        is_line_done = bytes.get(after) != Some(&b';');
+        at = if is_line_done { end_of_line(bytes, after)? } else { after + 1 };
+        at = if is_line_done { skip_lines(bytes, at) } else { skip_blanks(bytes, at) };
     }
-    if declared.is_empty() { Ok(None) } else { end_of_line(bytes, at).map(Some) }
+    match is_line_done {
+        _ if declared.is_empty() => Ok(None),
+        true => Ok(Some(at)),
+        false => end_of_line(bytes, at).map(Some),
+    }
 }

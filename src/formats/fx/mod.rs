@@ -37,6 +37,7 @@ pub struct FxText {
     source: Source,
     classes: Vec<ClassText>,
     graphs: Vec<Graph>,
+    unread: Vec<FxError>,
 }
 
 /// Where a statement stands in the cleaned text. Statements follow each other without gaps.
@@ -100,20 +101,34 @@ impl ClassText {
 }
 
 impl FxText {
-    /// Reads a file.
+    /// Reads a file. A graph with a fault does not keep others from being read; [`FxText::unread`] tells.
     ///
     /// # Errors
-    /// [`FxError`], with the place of the first fault.
+    /// [`FxError`], with the place of the first fault, if no graph can be read.
     pub fn parse(text: Vec<u8>) -> Result<Self, FxError> {
         let source = Source::new(text)?;
-        let (classes, graphs) = read::read(&source).map_err(|fault| source.error(&fault))?;
-        Ok(Self { source, classes, graphs })
+        let read::Read { classes, graphs, faults } = read::read(&source).map_err(|fault| source.error(&fault))?;
+        let unread = faults.iter().map(|fault| source.error(fault)).collect();
+        Ok(Self { source, classes, graphs, unread })
     }
 
     /// The file as it was read.
     #[must_use]
     pub fn source(&self) -> &str {
-        self.source.raw()
+        self.source.file()
+    }
+
+    /// The faults of the graphs that could not be read, in the order of the file. They are printed as they are.
+    #[must_use]
+    pub fn unread(&self) -> &[FxError] {
+        &self.unread
+    }
+
+    /// The rank that logged a graph, if the line of its header says so: `[rank1]:`.
+    #[must_use]
+    pub fn rank_of(&self, graph: usize) -> Option<u32> {
+        let class = self.classes.get(graph)?;
+        self.source.rank((class.body as usize).saturating_sub(1))
     }
 
     /// The graphs, one for each class, in the order of the file.
@@ -127,7 +142,8 @@ impl FxText {
         &mut self.graphs
     }
 
-    /// The file with the graphs as they are now. Where nothing changed, its bytes are those that were read.
+    /// The file with the graphs as they are now. Where nothing changed, its bytes are those that were read. Of a log into
+    /// which several ranks wrote at once, the lines of each rank stand together if a graph changed.
     ///
     /// A node that FX text cannot say (see [`FxPrintError`]) is printed as well as can be, under a comment that says
     /// so; passes make none.

@@ -9,7 +9,7 @@ use super::collective::{Meaning, meaning};
 use super::error::Fault;
 use super::expr::{KeyFault, parse_change, parse_return, parse_right_side};
 use super::header::{Annotation, Header, Span, docstring_end, end_of_line, next_header, optional_annotation};
-use super::lex::{is_keyword, is_letter, line_end, scan_right_side, skip_blanks, word_end};
+use super::lex::{is_keyword, is_letter, is_word, line_end, scan_right_side, skip_blanks, word_end};
 use super::statement::{augmented, binding, changes_a_value};
 use super::{ClassText, Statement};
 use crate::formats::group_values::GroupValues;
@@ -22,39 +22,94 @@ const UNDEFINED: u32 = u32::MAX;
 /// How many distinct `# File:` lines in a row are kept.
 const MOST_FILES: usize = 64;
 
-/// Reads every class of a file.
-pub(super) fn read(source: &Source) -> Result<(Vec<ClassText>, Vec<Graph>), Fault> {
+/// What a file holds.
+#[derive(Default)]
+pub(super) struct Read {
+    pub classes: Vec<ClassText>,
+    pub graphs: Vec<Graph>,
+    /// The fault of each graph that cannot be read.
+    pub faults: Vec<Fault>,
+}
+
+/// Reads every class of a file. A graph with a fault does not keep others from being read, but for a file in which there
+/// is no other.
+pub(super) fn read(source: &Source) -> Result<Read, Fault> {
     let text = source.text();
-    let (mut classes, mut graphs, mut indents) = (Vec::new(), Vec::new(), Vec::new());
-    let mut at = 0;
-    while let Some(header) = next_header(text, at)? {
-        let (class, graph) = ClassReader::new(source, &header).read(&header)?;
-        at = class.end() as usize;
-        classes.push(class);
-        graphs.push(graph);
-        indents.push(header.indent);
+    let bytes = text.as_bytes();
+    let mut read = Read::default();
+    // By graph, or for one with a fault: its indent.
+    let mut outline: Vec<(usize, Option<usize>)> = Vec::new();
+    let (mut at, mut behind_fault) = (0, false);
+    loop {
+        let mut header = match next_header(text, at, behind_fault) {
+            Ok(Some(header)) => header,
+            Ok(None) => break,
+            Err(fault) => {
+                at = (line_end(bytes, fault.at.clamp(at, bytes.len())) + 1).min(bytes.len());
+                behind_fault = true;
+                outline.push((0, None));
+                read.faults.push(fault);
+                continue;
+            }
+        };
+        if header.is_outermost()
+            && let Some(name) = heading(&text[at..header.start])
+        {
+            header.name = name;
+        }
+        match ClassReader::new(source, &header).read(&header) {
+            Ok((class, graph)) => {
+                at = class.end() as usize;
+                behind_fault = false;
+                outline.push((header.indent, Some(read.graphs.len())));
+                read.classes.push(class);
+                read.graphs.push(graph);
+            }
+            Err(fault) => {
+                // The line of the fault may begin the next graph.
+                let line = memchr::memrchr(b'\n', &bytes[..fault.at.min(bytes.len())]).map_or(0, |found| found + 1);
+                at = line.max(header.body);
+                behind_fault = true;
+                outline.push((header.indent, None));
+                read.faults.push(fault);
+            }
+        }
     }
-    if graphs.is_empty() {
+    if read.graphs.is_empty() {
+        if !read.faults.is_empty() {
+            return Err(read.faults.swap_remove(0));
+        }
         let expected = "`class GraphModule(torch.nn.Module):` or `def forward(self, ..):`";
         let problem = if text.trim().is_empty() { "the file is empty" } else { "there is no graph in this file" };
         return Err(Fault::problem(0, 0, format!("{problem}; expected {expected}"), expected));
     }
-    give_bodies(&mut graphs, &indents);
-    Ok((classes, graphs))
+    give_bodies(&mut read.graphs, &outline);
+    Ok(read)
+}
+
+/// The name of a graph by the last heading above it: `===== Backward graph 0 =====` is `backward_graph_0`.
+fn heading(above: &str) -> Option<String> {
+    let words = |line: &str| {
+        let words = line.trim().strip_prefix("=====")?.strip_suffix("=====")?.trim_matches('=').trim();
+        let plain = |c: char| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '_' };
+        let name: String = words.chars().map(plain).collect();
+        (name.starts_with(|c: char| c.is_ascii_lowercase()) && name.len() <= 80).then_some(name)
+    };
+    above.lines().rev().find_map(words)
 }
 
 /// Gives each graph the graphs that it calls: FX prints them below it, indented, as classes with the attribute's name.
-fn give_bodies(graphs: &mut [Graph], indents: &[usize]) {
-    let mut around: Vec<usize> = Vec::new();
+fn give_bodies(graphs: &mut [Graph], outline: &[(usize, Option<usize>)]) {
+    let mut around: Vec<(usize, Option<usize>)> = Vec::new();
     let mut inner: Vec<Vec<usize>> = vec![Vec::new(); graphs.len()];
-    for (index, &indent) in indents.iter().enumerate() {
-        while around.last().is_some_and(|&outer| indents[outer] >= indent) {
+    for &(indent, graph) in outline {
+        while around.last().is_some_and(|&(outer, _)| outer >= indent) {
             around.pop();
         }
-        if let Some(&outer) = around.last() {
-            inner[outer].push(index);
+        if let (Some(&(_, Some(outer))), Some(graph)) = (around.last(), graph) {
+            inner[outer].push(graph);
         }
-        around.push(index);
+        around.push((indent, graph));
     }
     // Inner graphs come later, and are whole before they are given.
     for outer in (0..graphs.len()).rev() {
@@ -332,7 +387,9 @@ impl<'a> ClassReader<'a> {
         if let Some(&known) = self.types.get(text) {
             return Ok(known);
         }
-        let is_type = quoted && (text.contains('[') || text.starts_with("Sym("));
+        // Values of other classes say what they hold: `DTensor(f32[64][1]cpu, S(0))`.
+        let is_tensor = text.split_once('[').is_some_and(|(dtype, _)| dtype.bytes().all(is_word));
+        let is_type = quoted && (is_tensor || text.starts_with("Sym("));
         let ty = match Type::parse(text) {
             Ok(ty) => ty,
             Err(error) if is_type => {

@@ -10,6 +10,9 @@ use crate::ir::{Graph, Node, NodeId, Op};
 
 /// Prints a file.
 pub(super) fn print(source: &Source, classes: &[ClassText], graphs: &[Graph]) -> Vec<u8> {
+    if classes.iter().zip(graphs).all(|(class, graph)| is_unchanged(class, graph)) {
+        return source.file().as_bytes().to_vec();
+    }
     let mut out = Vec::with_capacity(source.raw().len() + source.raw().len() / 16);
     let mut at = 0;
     for (class, graph) in classes.iter().zip(graphs) {
