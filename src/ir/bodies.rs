@@ -6,6 +6,7 @@
 use super::args::Arg;
 use super::entities::NodeId;
 use super::graph::Graph;
+use super::operators::Operators;
 use super::ops::Op;
 use super::optable::{Alias, Effects, Fence, effects};
 use super::types::Type;
@@ -21,7 +22,8 @@ pub struct Bodies(Arc<IndexMap<Box<str>, Option<Body>>>);
 #[derive(Clone, Debug)]
 struct Body {
     graph: Graph,
-    summary: OnceLock<Summary>,
+    /// With the declarations that it holds for.
+    summary: OnceLock<(Operators, Summary)>,
 }
 
 /// What a graph does beside computing its results.
@@ -84,8 +86,15 @@ impl Bodies {
         self.0.get(target)?.as_ref()
     }
 
-    fn summary(&self, target: &str) -> Option<Summary> {
-        self.body(target).map(|body| *body.summary.get_or_init(|| summary(&body.graph)))
+    /// What the graph of an attribute does, where its caller knows these operators.
+    fn summary(&self, target: &str, operators: &Operators) -> Option<Summary> {
+        let body = self.body(target)?;
+        let find = || {
+            let graph = Graph { operators: operators.clone(), ..body.graph.clone() };
+            (operators.clone(), summary(&graph))
+        };
+        let (known, summary) = body.summary.get_or_init(find);
+        Some(if known == operators { *summary } else { find().1 })
     }
 }
 
@@ -145,7 +154,7 @@ pub fn called_graphs(graph: &Graph, id: NodeId) -> Option<Vec<&str>> {
 pub(super) fn effects_of_call(graph: &Graph, id: NodeId) -> Option<Effects> {
     let graphs = called_graphs(graph, id)?;
     let summaries: Vec<Summary> =
-        graphs.into_iter().map(|target| graph.bodies.summary(target)).collect::<Option<_>>()?;
+        graphs.into_iter().map(|target| graph.bodies.summary(target, &graph.operators)).collect::<Option<_>>()?;
     let all = summaries.into_iter().reduce(Summary::and)?;
     let operands = 0..graph.operands(id).len() as u32;
     Some(Effects {
@@ -251,6 +260,12 @@ mod tests {
         assert_eq!((update.alias, update.fence, update.writes.len()), (Alias::Fresh, Fence::Full, 0));
         let unknown = effects_with("a = input f32[8]\nb = mylib.two.default(a) f32[8]\noutput(b)\n");
         assert!(unknown.assumed && unknown.writes.as_slice() == [0, 1] && unknown.alias == Alias::Any);
+        // What the caller declares goes for the graphs that it calls.
+        let mut graph = caller("a = input f32[8]\nb = mylib.two.default(a) f32[8]\noutput(b)\n");
+        for assumed in [true, false] {
+            assert_eq!(effects_of_call(&graph, graph.order()[2]).unwrap().assumed, assumed);
+            graph.operators.declare("mylib::two(Tensor x) -> Tensor").unwrap();
+        }
     }
 
     #[test]

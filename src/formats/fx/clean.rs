@@ -67,6 +67,27 @@ impl Source {
         &self.raw
     }
 
+    /// The lines of each rank, without those that no rank wrote.
+    pub(super) fn logs(&self) -> Vec<(u32, String)> {
+        let mut logs = std::collections::BTreeMap::<u32, String>::new();
+        for line in self.raw.split_inclusive('\n') {
+            if let Some(rank) = rank_of_line(line.as_bytes()) {
+                logs.entry(rank).or_default().push_str(line);
+            }
+        }
+        logs.into_iter().collect()
+    }
+
+    /// The byte of the file at which the line of a byte of the cleaned text begins.
+    pub(super) fn file_offset(&self, clean: usize) -> usize {
+        let Some(mixed) = &self.mixed else { return self.raw_offset(clean) };
+        let before = self.line_of(clean) - 1;
+        before
+            .checked_sub(1)
+            .and_then(|last| memchr_iter(b'\n', mixed.text.as_bytes()).nth(last))
+            .map_or(0, |at| at + 1)
+    }
+
     /// The rank whose log the line of a byte of the cleaned text is from, if it says so.
     pub(super) fn rank(&self, clean: usize) -> Option<u32> {
         rank_of_line(self.style(clean).0.as_bytes())

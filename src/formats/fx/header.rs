@@ -29,16 +29,21 @@ pub(super) struct Header {
     pub inputs: Vec<Declared>,
     /// First byte of its first line, behind blanks.
     pub start: usize,
+    /// Blanks before it.
+    pub start_indent: usize,
     /// Blanks before `def forward`.
     pub indent: usize,
     /// First byte after the header's last line.
     pub body: usize,
 }
 
+/// Most blanks before `def forward` in a class that is not inside of another.
+pub(super) const OUTERMOST_INDENT: u32 = 4;
+
 impl Header {
     /// Whether it is not the header of a graph that another one calls.
     pub(super) const fn is_outermost(&self) -> bool {
-        self.indent <= 4
+        self.indent <= OUTERMOST_INDENT as usize
     }
 }
 
@@ -105,8 +110,8 @@ fn read_header(text: &str, name: String, start: usize, forward: usize) -> Result
     if let Some(joint) = joint_lines(text, body)? {
         (inputs, body) = joint;
     }
-    let line = memchr::memrchr(b'\n', &bytes[..forward]).map_or(0, |found| found + 1);
-    Ok(Header { name, inputs, start, indent: forward - line, body })
+    let indent_of = |at: usize| at - memchr::memrchr(b'\n', &bytes[..at]).map_or(0, |found| found + 1);
+    Ok(Header { name, inputs, start, start_indent: indent_of(start), indent: indent_of(forward), body })
 }
 
 /// The parameters of `forward` from behind its bracket, and where the bracket closes.

@@ -60,6 +60,10 @@ struct Statement {
 /// A class as it was read.
 #[derive(Clone, Debug)]
 struct ClassText {
+    /// First byte of the header's first line.
+    start: u32,
+    /// Blanks before `def forward`.
+    indent: u32,
     /// End of the header's last line.
     body: u32,
     /// The return statement is the last one.
@@ -129,6 +133,41 @@ impl FxText {
     pub fn rank_of(&self, graph: usize) -> Option<u32> {
         let class = self.classes.get(graph)?;
         self.source.rank((class.body as usize).saturating_sub(1))
+    }
+
+    /// The lines of each rank, if the file holds graphs of several.
+    pub(super) fn by_rank(&self) -> Option<Vec<(u32, String)>> {
+        let ranks: Vec<u32> = (0..self.graphs.len()).filter_map(|graph| self.rank_of(graph)).collect();
+        ranks.iter().any(|rank| *rank != ranks[0]).then(|| self.source.logs())
+    }
+
+    /// The text of the graphs as they were read, or of one and those inside of it: without what logs and terminals add, and
+    /// without what stands between graphs.
+    pub(super) fn cleaned(&self, only: Option<usize>) -> String {
+        let text = self.source.text();
+        let mut clean = String::new();
+        let indent = only.and_then(|graph| self.classes.get(graph)).map(|class| class.indent);
+        for (index, class) in self.classes.iter().enumerate().skip(only.unwrap_or(0)) {
+            if only.is_some_and(|graph| index > graph) && indent.is_some_and(|indent| class.indent <= indent) {
+                break;
+            }
+            let part = &text[class.start as usize..class.end() as usize];
+            // A log has a blank or the path of the generated code before the class.
+            let (line, rest) = part.split_once('\n').unwrap_or((part, ""));
+            match line.split_once(" class ").filter(|_| class.indent <= header::OUTERMOST_INDENT) {
+                Some((_, line)) => clean.extend(["class ", line, "\n", rest]),
+                None => clean.push_str(part),
+            }
+            if !clean.ends_with('\n') {
+                clean.push('\n');
+            }
+        }
+        clean
+    }
+
+    /// Where the header of a graph begins, in bytes of [`FxText::source`].
+    pub(super) fn start_of(&self, graph: usize) -> usize {
+        self.classes.get(graph).map_or(0, |class| self.source.file_offset(class.start as usize))
     }
 
     /// The graphs, one for each class, in the order of the file.

@@ -154,6 +154,8 @@ struct ClassReader<'a> {
 impl<'a> ClassReader<'a> {
     fn new(source: &'a Source, header: &Header) -> Self {
         let class = ClassText {
+            start: (header.start - header.start_indent) as u32,
+            indent: header.indent as u32,
             body: header.body as u32,
             statements: Vec::new(),
             nodes: Vec::new(),
