@@ -6,10 +6,10 @@ use std::path::PathBuf;
 
 mod files;
 
-/// The lines that assign, without those of a joint header.
+/// The lines that assign, without those of a joint header. A graph inside of another is indented; one by itself is not.
 fn statements(text: &str) -> Vec<String> {
     let is_statement = |line: &&str| line.contains(" = ") && !line.contains("fx_pytree.");
-    text.lines().filter(is_statement).map(str::to_owned).collect()
+    text.lines().filter(is_statement).map(|line| format!("        {}", line.trim_start())).collect()
 }
 
 /// The graphs in the tree, and all beside it.

@@ -325,8 +325,16 @@ fn read_caps(option: &str, text: &str) -> Result<CapWord> {
         "off" => Ok(CapWord::Off),
         "none" | "unlimited" => Ok(CapWord::Caps(Vec::new())),
         _ => {
-            let caps: Result<Vec<u64>> = text.split(',').map(|part| read_size(option, part)).collect();
-            caps.map(CapWord::Caps)
+            let last = text.matches(',').count();
+            let cap = |(index, part): (usize, &str)| match part.trim() {
+                // The last of the list goes for all further buckets, so `none` needs a number.
+                "none" | "unlimited" if index == last => Ok(i64::MAX as u64),
+                "none" | "unlimited" => {
+                    bail!("{option} `{text}`: `none` goes for all further buckets, so it comes last")
+                }
+                part => read_size(option, part),
+            };
+            text.split(',').enumerate().map(cap).collect::<Result<_>>().map(CapWord::Caps)
         }
     }
 }

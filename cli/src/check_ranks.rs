@@ -17,7 +17,7 @@ use std::path::PathBuf;
 /// who is in a group.
 #[derive(Debug, clap::Args)]
 pub struct CheckRanksArgs {
-    /// The file of all ranks, or that of each: FX text, HLO text, a .pt2 archive or its model.json,
+    /// The file of all ranks, or that of each ('rank{rank}.txt' is one for each rank): FX text, HLO text, a .pt2 archive or its model.json,
     /// native text or JSON, plain or gzip; `-` is stdin
     #[arg(value_name = "GRAPH", required = true)]
     graphs: Vec<PathBuf>,
@@ -31,7 +31,7 @@ pub struct CheckRanksArgs {
 /// Runs the command.
 pub fn run(arguments: CheckRanksArgs) -> Result<Verdict> {
     let facts = arguments.facts.validate()?;
-    let files = input::read_ranks(&arguments.graphs, &facts)?;
+    let files = input::read_ranks(&input::expand(arguments.graphs)?, &facts)?;
     let reports = check(&files)?;
     let text = if arguments.json {
         let report = Report { format: "bucketeer-check-ranks", version: 1, graphs: &reports };

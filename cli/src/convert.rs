@@ -1,6 +1,7 @@
 //! `convert`: a file of graphs in another form.
 
 use crate::fault::InputFault;
+use crate::input::GraphArgs;
 use crate::{Verdict, input, output, talk};
 use anyhow::{Result, bail};
 use bucketeer::formats::{Document, Format};
@@ -21,6 +22,11 @@ pub struct ConvertArgs {
     /// The form to write
     #[arg(long, value_name = "FORMAT")]
     to: Option<FormatWord>,
+    /// Write FX text without what logs and terminals add to it, and nothing but the graphs
+    #[arg(long)]
+    clean: bool,
+    #[command(flatten)]
+    graph: GraphArgs,
 }
 
 /// The forms, as options name them.
@@ -64,7 +70,17 @@ pub fn run(arguments: &ConvertArgs) -> Result<Verdict> {
             ),
         },
     };
-    let document = input::read_document(&arguments.input)?;
+    let mut document = input::read_document(&arguments.input)?;
+    let several = document.graphs().len();
+    arguments.graph.apply(&mut document)?;
+    if arguments.clean && (document.format() != Format::Fx || to != Format::Fx) {
+        bail!("--clean: logs hold FX text; {} is read and {} written", document.format().title(), to.title());
+    }
+    let only_one = document.graphs().len() < several && to == Format::Fx;
+    if let Some(text) = document.cleaned().filter(|_| arguments.clean || only_one) {
+        output::write(Some(&arguments.out), text.as_bytes())?;
+        return Ok(Verdict::Accepted);
+    }
     let converted = to_format(document, to, &input::label(&arguments.input))?;
     output::write(Some(&arguments.out), &converted)?;
     Ok(Verdict::Accepted)

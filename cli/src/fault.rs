@@ -7,6 +7,7 @@
 //!      |                                       ^ expected a value
 //! ```
 
+use bucketeer::formats::fx::FxError;
 use bucketeer::formats::{Document, Place, ReadError};
 use bucketeer::ir::VerifyErrors;
 use std::fmt;
@@ -50,6 +51,11 @@ impl InputFault {
         }
     }
 
+    /// A graph that could not be read, of a file in which others could.
+    pub fn of_unread(file: &str, error: &FxError) -> Self {
+        Self::of_read(file, &ReadError::Fx(error.clone()))
+    }
+
     /// A graph of a document that is not well-formed.
     pub fn of_verify(file: &str, document: &Document, graph: usize, errors: &VerifyErrors) -> Self {
         let text = document.source();
@@ -57,7 +63,8 @@ impl InputFault {
         let mut message = format!("graph `{name}` is not well-formed");
         for error in errors.0.iter().take(MOST_FAULTS) {
             let error = error.to_string();
-            let place = error.split('`').nth(1).and_then(|name| definition(text, graph, name));
+            let start = document.start_of(graph);
+            let place = error.split('`').nth(1).and_then(|name| definition(text, start, name));
             match place {
                 Some(place) => {
                     let bare = excerpt(file, &place, None);
@@ -76,7 +83,7 @@ impl InputFault {
 
 /// The line that defines a node of a document's graph; none where lines mean little, as in JSON.
 pub fn point_at(file: &str, document: &Document, graph: usize, node: &str) -> Option<String> {
-    let place = definition(document.source(), graph, node)?;
+    let place = definition(document.source(), document.start_of(graph), node)?;
     Some(excerpt(file, &place, None))
 }
 
@@ -123,12 +130,11 @@ fn excerpt(file: &str, place: &Place, expected: Option<&str>) -> String {
     )
 }
 
-/// Where a node is defined: its name followed by `=` or `:`, in the graph of that index.
-fn definition(text: &str, graph: usize, name: &str) -> Option<Place> {
+/// Where a node is defined: its name followed by `=` or `:`, in the graph that begins at that byte.
+fn definition(text: &str, from: usize, name: &str) -> Option<Place> {
     if name.is_empty() {
         return None;
     }
-    let from = text.match_indices("def forward").nth(graph).map_or(0, |(at, _)| at);
     let word = |c: char| c.is_alphanumeric() || c == '_' || c == '.';
     let defines = |&at: &usize| {
         let before = text[..at].chars().next_back();
@@ -136,7 +142,7 @@ fn definition(text: &str, graph: usize, name: &str) -> Option<Place> {
         let assigned = after.starts_with(':') || (after.starts_with('=') && !after.starts_with("=="));
         assigned && !before.is_some_and(word)
     };
-    let at = text[from..].match_indices(name).map(|(at, _)| from + at).find(defines)?;
+    let at = text.get(from..)?.match_indices(name).map(|(at, _)| from + at).find(defines)?;
     let start = text[..at].rfind('\n').map_or(0, |newline| newline + 1);
     let end = text[at..].find('\n').map_or(text.len(), |newline| at + newline);
     let caret = text[start..at].chars().count();
@@ -169,9 +175,10 @@ mod tests {
     #[test]
     fn definitions_are_found_by_name() {
         let text = "s1 = f(s)\ndef forward(self, s: 'f32[2]'):\n    r: \"f32\" = g(s)\n    x == s\n";
-        let place = definition(text, 0, "r").unwrap();
+        let from = text.find("def").unwrap();
+        let place = definition(text, from, "r").unwrap();
         assert_eq!((place.line, place.column), (3, 5));
-        assert_eq!(definition(text, 0, "s").map(|p| p.line), Some(2));
+        assert_eq!(definition(text, from, "s").map(|p| p.line), Some(2));
         assert!(definition(text, 0, "").is_none());
         assert!(definition(text, 0, "t").is_none());
     }

@@ -1,14 +1,14 @@
 //! Reading what the command line names.
 
 use crate::fault::InputFault;
-use crate::talk;
 use crate::units::count;
+use crate::{output, talk};
 use anyhow::{Context, Result, bail};
 use bucketeer::formats::stablehlo::is_stablehlo;
 use bucketeer::formats::{Document, GroupsError, GroupsFile, ReadError};
 use bucketeer::ir::Operators;
 use std::io::Read;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// The name of a file in messages; `-` is stdin.
 pub fn label(path: &Path) -> String {
@@ -45,8 +45,25 @@ fn read_bytes(path: &Path) -> Result<Vec<u8>> {
     std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))
 }
 
-/// A file of graphs.
+/// A file of graphs. Those of it that cannot be read are said and left out.
 pub fn read_document(path: &Path) -> Result<Document> {
+    let document = read_any(path)?;
+    for error in document.unread() {
+        talk::error(&InputFault::of_unread(&label(path), error).to_string());
+    }
+    Ok(document)
+}
+
+/// A file of graphs that belong to those of another file by their place: all of them have to be there.
+pub fn read_whole(path: &Path) -> Result<Document> {
+    let document = read_any(path)?;
+    match document.unread().first() {
+        Some(error) => Err(InputFault::of_unread(&label(path), error).into()),
+        None => Ok(document),
+    }
+}
+
+fn read_any(path: &Path) -> Result<Document> {
     let read = match is_stdin(path) {
         true => Document::read(read_bytes(path)?),
         false => Document::open(path).with_context(|| format!("cannot read {}", path.display()))?,
@@ -78,7 +95,11 @@ pub fn read_inspected(path: &Path) -> Result<Inspected> {
         if is_stablehlo(&bytes) {
             return Ok(Inspected::StableHlo(bytes));
         }
-        return checked(&label(path), Document::read(bytes)).map(|document| Inspected::Document(Box::new(document)));
+        let document = checked(&label(path), Document::read(bytes))?;
+        for error in document.unread() {
+            talk::error(&InputFault::of_unread(&label(path), error).to_string());
+        }
+        return Ok(Inspected::Document(Box::new(document)));
     }
     let mut beginning = Vec::new();
     let file = std::fs::File::open(path).with_context(|| format!("cannot read {}", path.display()))?;
@@ -98,14 +119,92 @@ pub struct File {
     pub document: Document,
 }
 
-/// The files of all ranks, which hold as many well-formed graphs each: the nth ones belong together.
-pub fn read_ranks(paths: &[std::path::PathBuf], facts: &Facts) -> Result<Vec<File>> {
+/// The files of all ranks, which hold as many well-formed graphs each: the nth ones belong together. One file may be the
+/// log of all.
+pub fn read_ranks(paths: &[PathBuf], facts: &Facts) -> Result<Vec<File>> {
     stdin_once(paths.iter().map(|path| &**path))?;
     let mut files: Vec<File> = Vec::new();
+    for (place, path) in paths.iter().enumerate() {
+        let (document, label) = (read_whole(path)?, label(path));
+        match split_by_rank(&document, &label)? {
+            Some(logs) if paths.len() == 1 => files.extend(logs),
+            Some(_) => return Err(InputFault::of_file(&label, "it is the log of several ranks; give it alone").into()),
+            None => {
+                if paths.len() > 1 {
+                    logged_by(&label, &document, place)?;
+                }
+                files.push(File { label, document });
+            }
+        }
+    }
+    of_ranks(files, facts)
+}
+
+/// The log of each rank by itself, if a file is the log of several.
+pub fn split_by_rank(document: &Document, label: &str) -> Result<Option<Vec<File>>> {
+    let logs = document.by_rank().map_err(|error| InputFault::of_read(label, &error))?;
+    let Some(logs) = logs else { return Ok(None) };
+    let ranks: Vec<String> = logs.iter().map(|(rank, _)| rank.to_string()).collect();
+    if logs.iter().zip(0..).any(|(&(rank, _), place)| rank != place) {
+        let what = format!("it is the log of ranks {}; expected those of all ranks, from 0 on", ranks.join(", "));
+        return Err(InputFault::of_file(label, what).into());
+    }
+    let file = |(rank, document): (u32, Document)| match document.unread().first() {
+        Some(error) => Err(InputFault::of_unread(label, error).into()),
+        None => Ok(File { label: format!("{label} (rank {rank})"), document }),
+    };
+    logs.into_iter().map(file).collect::<Result<_>>().map(Some)
+}
+
+/// Refuses the log of one rank in the place of another.
+fn logged_by(label: &str, document: &Document, place: usize) -> Result<()> {
+    let rank = (0..document.graphs().len()).find_map(|graph| document.rank_of(graph));
+    match rank.filter(|&rank| rank as usize != place) {
+        None => Ok(()),
+        Some(rank) => {
+            let what = format!(
+                "its lines begin with `[rank{rank}]`, but it is given in the place of rank {place}; give the files in the \
+                 order of the ranks, such as 'rank{{rank}}.txt'"
+            );
+            Err(InputFault::of_file(label, what).into())
+        }
+    }
+}
+
+/// The files that names stand for: `{rank}` in a name is each number for which there is a file, from 0 on.
+pub fn expand(paths: Vec<PathBuf>) -> Result<Vec<PathBuf>> {
+    let mut all = Vec::new();
     for path in paths {
-        let mut document = read_document(path)?;
+        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        let Some((before, after)) = name.split_once(output::RANK).filter(|_| !path.exists()) else {
+            all.push(path);
+            continue;
+        };
+        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let entries = std::fs::read_dir(folder).with_context(|| format!("cannot read {}", folder.display()))?;
+        let number = |name: &str| {
+            let digits = name.strip_prefix(before)?.strip_suffix(after)?;
+            digits.parse::<u32>().ok().filter(|number| number.to_string() == digits)
+        };
+        let mut ranks: Vec<u32> =
+            entries.filter_map(|entry| entry.ok()?.file_name().to_str().and_then(number)).collect();
+        ranks.sort_unstable();
+        if ranks.is_empty() {
+            bail!("{}: there is no such file for any rank", path.display());
+        }
+        if let Some((rank, _)) = (0..).zip(&ranks).find(|(expected, found)| expected != *found) {
+            bail!("{}: there are {}, but none for rank {rank}", path.display(), count(ranks.len(), "file"));
+        }
+        all.extend(ranks.into_iter().map(|rank| output::of_rank(&path, rank)));
+    }
+    Ok(all)
+}
+
+/// Gives the facts to the files of all ranks, and holds them against each other.
+pub fn of_ranks(read: Vec<File>, facts: &Facts) -> Result<Vec<File>> {
+    let mut files: Vec<File> = Vec::new();
+    for File { label, mut document } in read {
         facts.apply(&mut document)?;
-        let label = label(path);
         well_formed(&label, &document)?;
         let here = document.graphs().len();
         if let Some(first) = files.first().map(|file| file.document.graphs().len()).filter(|&first| first != here) {
@@ -117,9 +216,42 @@ pub fn read_ranks(paths: &[std::path::PathBuf], facts: &Facts) -> Result<Vec<Fil
     Ok(files)
 }
 
+/// Which graph of a file is meant.
+#[derive(Debug, clap::Args)]
+pub struct GraphArgs {
+    /// Of a file of several graphs, work on this one only: its number, from 1, or its name
+    #[arg(long = "graph", value_name = "N|NAME")]
+    wanted: Option<String>,
+}
+
+impl GraphArgs {
+    /// Leaves the other graphs of a document as they are. A file of one graph has no other.
+    pub fn apply(&self, document: &mut Document) -> Result<()> {
+        let graphs = document.graphs();
+        let Some(wanted) = self.wanted.as_deref().filter(|_| graphs.len() > 1) else { return Ok(()) };
+        let by_number = wanted.parse::<usize>().ok().and_then(|number| number.checked_sub(1));
+        let named: Vec<usize> = (0..graphs.len()).filter(|&index| graphs[index].name == wanted).collect();
+        match (by_number.filter(|&index| index < graphs.len()), &named[..]) {
+            (Some(index), _) | (None, &[index]) => {
+                document.select(index);
+                Ok(())
+            }
+            (None, named) => {
+                let problem =
+                    if named.is_empty() { "no graph has that number or name" } else { "several have that name" };
+                let list =
+                    graphs.iter().enumerate().map(|(index, graph)| format!("\n  {} `{}`", index + 1, graph.name));
+                bail!("--graph `{wanted}`: {problem}; there are{}", list.collect::<String>())
+            }
+        }
+    }
+}
+
 /// Facts about a graph that its file does not hold.
 #[derive(Debug, clap::Args)]
 pub struct FactsArgs {
+    #[command(flatten)]
+    graph: GraphArgs,
     /// Members of the process groups, as JSON: {"0": [[0, 1], [2, 3]], "dp": [0, 1, 2, 3]}, alone or under "groups"
     #[arg(long, value_name = "FILE")]
     groups: Option<std::path::PathBuf>,
@@ -139,6 +271,7 @@ pub struct FactsArgs {
 /// Facts about a graph, as validated; files are read later.
 #[derive(Debug)]
 pub struct Facts {
+    graph: GraphArgs,
     groups: Option<std::path::PathBuf>,
     ops: Option<std::path::PathBuf>,
     hints: Vec<(String, u64)>,
@@ -148,13 +281,14 @@ impl FactsArgs {
     /// Checks the options, before any work.
     pub fn validate(self) -> Result<Facts> {
         let hints = self.hints.iter().map(|hint| read_hint(hint)).collect::<Result<_>>()?;
-        Ok(Facts { groups: self.groups, ops: self.ops, hints })
+        Ok(Facts { graph: self.graph, groups: self.groups, ops: self.ops, hints })
     }
 }
 
 impl Facts {
     /// Gives the facts to all graphs of a document.
     pub fn apply(&self, document: &mut Document) -> Result<()> {
+        self.graph.apply(document)?;
         for (symbol, value) in &self.hints {
             for graph in document.graphs_mut() {
                 graph.hints.insert(symbol.as_str().into(), *value);

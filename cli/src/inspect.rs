@@ -9,7 +9,7 @@ use crate::fault::InputFault;
 use crate::input::{FactsArgs, Inspected};
 use crate::table::{Align, Table};
 use crate::units::{count, human, human_or_unknown};
-use crate::{Verdict, input, output, talk};
+use crate::{Verdict, advice, input, output, talk};
 use anyhow::{Context, Result, bail};
 use bucketeer::ir::VerifyErrors;
 use report::GraphReport;
@@ -77,6 +77,7 @@ pub fn run(arguments: InspectArgs) -> Result<Verdict> {
         Inspected::Document(document) => *document,
     };
     facts.apply(&mut document)?;
+    advice::notes(&document).iter().for_each(|note| talk::say(note));
     if arguments.dot || arguments.svg {
         let form = if arguments.svg { picture::Form::Svg } else { picture::Form::Dot };
         return picture::run(&label, &document, passes, form, arguments.out.as_deref());

@@ -99,7 +99,7 @@ pub fn run(arguments: LowerArgs) -> Result<Verdict> {
     facts.apply(&mut document)?;
     input::well_formed(&label, &document)?;
     let [graph] = document.graphs() else {
-        bail!("{label} holds {}; lower one at a time", count(document.graphs().len(), "graph"));
+        bail!("{label} holds {}; lower one at a time, with --graph N", count(document.graphs().len(), "graph"));
     };
     let (program, report) = lowered(&label, graph, &options)?;
     let (graph, program, report, before) = match &pipeline {

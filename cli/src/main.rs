@@ -4,6 +4,7 @@
 //! no; 2 the work could not be done: a file that cannot be read or written, options that make no sense, a check that
 //! cannot decide.
 
+mod advice;
 mod buckets;
 mod check_ranks;
 mod convert;
@@ -81,6 +82,8 @@ fn main() -> ExitCode {
         Command::Doctor(arguments) => doctor::run(&arguments),
     };
     match verdict {
+        // A part of the input was left out, for it is at fault.
+        Ok(Verdict::Accepted) if talk::had_error() => ExitCode::from(1),
         Ok(Verdict::Accepted) => ExitCode::SUCCESS,
         Ok(Verdict::Rejected) => ExitCode::from(1),
         Ok(Verdict::Undecided) => ExitCode::from(2),

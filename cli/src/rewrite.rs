@@ -10,7 +10,7 @@ mod together;
 pub use args::RewriteArgs;
 
 use crate::fault::InputFault;
-use crate::{Verdict, input, output, talk};
+use crate::{Verdict, advice, input, output, talk};
 use anyhow::{Context, Result, anyhow};
 use args::Job;
 use bucketeer::formats::{Document, Format};
@@ -23,7 +23,8 @@ use std::time::{Duration, Instant};
 pub fn run(arguments: RewriteArgs) -> Result<Verdict> {
     let mut job = arguments.validate()?;
     if job.graphs.len() > 1 {
-        return together::run(&mut job);
+        let files = input::read_ranks(&job.graphs, &job.facts)?;
+        return together::run(&mut job, files);
     }
     let graph = job.graphs[0].clone();
     let label = input::label(&graph);
@@ -31,7 +32,14 @@ pub fn run(arguments: RewriteArgs) -> Result<Verdict> {
     let mut times = Times::default();
     progress.set(format!("reading {label}"));
     let mut document = times.measure("read", || input::read_document(&graph))?;
+    if let Some(logs) = input::split_by_rank(&document, &label)? {
+        drop(progress);
+        args::check_out_of_ranks(job.out.as_deref(), job.json)?;
+        let files = input::of_ranks(logs, &job.facts)?;
+        return together::run(&mut job, files);
+    }
     job.fit_to(&document).with_context(|| label.clone())?;
+    progress.pause(|| advice::notes(&document).iter().for_each(|note| talk::say(note)));
     progress.pause(|| job.passes.notes.iter().for_each(|note| talk::say(note)));
     progress.pause(|| job.facts.apply(&mut document))?;
     let (mut reports, mut sources) = (Vec::new(), Vec::new());

@@ -150,7 +150,7 @@ pub fn run(arguments: RunArgs) -> Result<Verdict> {
     progress.pause(|| job.facts.apply(&mut document))?;
     input::well_formed(&label, &document)?;
     let [graph] = document.graphs() else {
-        let what = format!("it holds {}; `run` takes one", count(document.graphs().len(), "graph"));
+        let what = format!("it holds {}; `run` takes one, as --graph N says", count(document.graphs().len(), "graph"));
         return Err(InputFault::of_file(&label, what).into());
     };
     progress.set("bucketing".to_owned());

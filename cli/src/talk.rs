@@ -2,11 +2,26 @@
 
 use indicatif::{ProgressBar, ProgressStyle};
 use std::io::Write;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 /// Says a line. If nobody listens any more, that is no reason to stop.
 pub fn say(text: &str) {
     let _ = writeln!(std::io::stderr().lock(), "{text}");
+}
+
+/// Whether something was wrong that the work went on without.
+static SOME_ERROR: AtomicBool = AtomicBool::new(false);
+
+/// Says what is wrong with a part of the input that is left out; [`had_error`] remembers.
+pub fn error(text: &str) {
+    SOME_ERROR.store(true, Ordering::Relaxed);
+    say(&format!("error: {text}"));
+}
+
+/// Whether [`error`] was called.
+pub fn had_error() -> bool {
+    SOME_ERROR.load(Ordering::Relaxed)
 }
 
 /// Says what deserves attention.

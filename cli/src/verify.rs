@@ -57,8 +57,8 @@ pub fn run(arguments: VerifyArgs) -> Result<Verdict> {
     let labels = [input::label(&arguments.before), input::label(&arguments.after)];
     let progress = talk::Progress::start();
     progress.set("reading".to_owned());
-    let mut before = input::read_document(&arguments.before)?;
-    let mut after = input::read_document(&arguments.after)?;
+    let mut before = input::read_whole(&arguments.before)?;
+    let mut after = input::read_whole(&arguments.after)?;
     for document in [&mut before, &mut after] {
         progress.pause(|| facts.apply(document))?;
     }

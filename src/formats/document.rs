@@ -2,7 +2,7 @@
 
 use super::error::{ConvertError, Place, ReadError};
 use super::export::{self, ExportFile};
-use super::fx::{self, FxText};
+use super::fx::{self, FxError, FxText};
 use super::hlo::{self, HloText};
 use super::stablehlo::is_stablehlo;
 use crate::ir::json::{from_json, to_json};
@@ -68,6 +68,8 @@ impl Format {
 #[derive(Clone, Debug)]
 pub struct Document {
     body: Body,
+    /// The one graph to work on, if not all.
+    selected: Option<usize>,
     /// The native text that was read.
     source: Box<str>,
 }
@@ -130,7 +132,7 @@ impl Document {
             Format::Native => {
                 let source = utf8(&bytes)?;
                 let graph = text::parse(source).map_err(ReadError::Native)?;
-                Ok(Self { body: Body::Native(Box::new([graph])), source: source.into() })
+                Ok(Self { source: source.into(), ..Self::new(Body::Native(Box::new([graph]))) })
             }
             Format::Json => {
                 let text = utf8(&bytes)?;
@@ -151,7 +153,7 @@ impl Document {
     }
 
     fn new(body: Body) -> Self {
-        Self { body, source: "".into() }
+        Self { body, selected: None, source: "".into() }
     }
 
     /// The text that was read, for messages that point into it; empty for JSON, where lines mean little.
@@ -192,24 +194,86 @@ impl Document {
         }
     }
 
-    /// Its graphs, in the order of the file.
+    /// Its graphs, in the order of the file; after [`Document::select`] the one that was selected.
     #[must_use]
     pub fn graphs(&self) -> &[Graph] {
-        match &self.body {
+        let graphs = match &self.body {
             Body::Export(file) => file.graphs(),
             Body::Fx(text) => text.graphs(),
             Body::Hlo(text) => text.graphs(),
             Body::Native(graph) | Body::Json(graph) => &graph[..],
-        }
+        };
+        self.selected.and_then(|index| graphs.get(index..=index)).unwrap_or(graphs)
     }
 
-    /// Its graphs, to edit. In FX text and in programs of torch.export, inputs print as they were read.
+    /// Its graphs, to edit, as [`Document::graphs`] gives them. In FX text and in programs of torch.export, inputs print as
+    /// they were read.
     pub fn graphs_mut(&mut self) -> &mut [Graph] {
-        match &mut self.body {
+        let graphs = match &mut self.body {
             Body::Export(file) => file.graphs_mut(),
             Body::Fx(text) => text.graphs_mut(),
             Body::Hlo(text) => text.graphs_mut(),
             Body::Native(graph) | Body::Json(graph) => &mut graph[..],
+        };
+        match self.selected {
+            Some(index) if index < graphs.len() => &mut graphs[index..=index],
+            _ => graphs,
+        }
+    }
+
+    /// Leaves all graphs but one out of [`Document::graphs`]. They are written as they are. An index that no graph has
+    /// changes nothing.
+    pub fn select(&mut self, graph: usize) {
+        if graph < self.graphs().len() {
+            self.selected = Some(self.selected.unwrap_or(0) + graph);
+        }
+    }
+
+    /// The faults of graphs that could not be read beside others that could. They are written as they are.
+    #[must_use]
+    pub fn unread(&self) -> &[FxError] {
+        match &self.body {
+            Body::Fx(text) => text.unread(),
+            _ => &[],
+        }
+    }
+
+    /// The rank that logged a graph, if the log says so.
+    #[must_use]
+    pub fn rank_of(&self, graph: usize) -> Option<u32> {
+        match &self.body {
+            Body::Fx(text) => text.rank_of(self.selected.unwrap_or(0) + graph),
+            _ => None,
+        }
+    }
+
+    /// The log of each rank by itself, in the order of the ranks, if this is one of several.
+    ///
+    /// # Errors
+    /// [`ReadError`] if a rank logged no graph that can be read.
+    pub fn by_rank(&self) -> Result<Option<Vec<(u32, Self)>>, ReadError> {
+        let Body::Fx(text) = &self.body else { return Ok(None) };
+        let Some(logs) = text.by_rank() else { return Ok(None) };
+        let read = |(rank, log): (u32, String)| Ok((rank, Self::read(log.into_bytes())?));
+        logs.into_iter().map(read).collect::<Result<_, _>>().map(Some)
+    }
+
+    /// The graphs as FX text that was read, without what logs and terminals add and what stands between graphs; `None` for
+    /// other forms. What changed since is not in it.
+    #[must_use]
+    pub fn cleaned(&self) -> Option<String> {
+        match &self.body {
+            Body::Fx(text) => Some(text.cleaned(self.selected)),
+            _ => None,
+        }
+    }
+
+    /// Where a graph begins in [`Document::source`], in bytes.
+    #[must_use]
+    pub fn start_of(&self, graph: usize) -> usize {
+        match &self.body {
+            Body::Fx(text) => text.start_of(self.selected.unwrap_or(0) + graph),
+            _ => 0,
         }
     }
 
@@ -328,20 +392,21 @@ impl Document {
     }
 
     fn into_only_graph(self, to: Format) -> Result<Graph, ConvertError> {
+        let selected = self.selected;
         match self.body {
             Body::Native(graph) | Body::Json(graph) => {
                 let [graph] = *graph;
                 Ok(graph)
             }
             Body::Hlo(text) => Ok(hlo::with_plain_names(&text.graphs()[0])),
-            Body::Fx(text) => only_graph(text.graphs(), to).cloned(),
-            Body::Export(file) => only_graph(file.graphs(), to).map(hlo::with_plain_names),
+            Body::Fx(text) => only_graph(text.graphs(), selected, to).cloned(),
+            Body::Export(file) => only_graph(file.graphs(), selected, to).map(hlo::with_plain_names),
         }
     }
 }
 
-fn only_graph(graphs: &[Graph], to: Format) -> Result<&Graph, ConvertError> {
-    match graphs {
+fn only_graph(graphs: &[Graph], selected: Option<usize>, to: Format) -> Result<&Graph, ConvertError> {
+    match selected.and_then(|index| graphs.get(index..=index)).unwrap_or(graphs) {
         [graph] => Ok(graph),
         graphs => {
             let names: Vec<&str> = graphs.iter().map(|graph| graph.name.as_str()).collect();

@@ -7,6 +7,7 @@ mod document;
 mod error;
 pub mod export;
 pub mod fx;
+mod group_values;
 mod groups;
 pub mod hlo;
 pub mod stablehlo;

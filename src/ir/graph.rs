@@ -1,6 +1,7 @@
 //! The graph: nodes in program order, and the tables they point into.
 
 use super::args::{Arg, Args, ArgsTable, starts_with_list};
+use super::bodies::Bodies;
 use super::entities::{ArgsId, GroupId, MetaId, Name, NodeId, RegionId, TypeId};
 use super::kept::{Kept, Originals};
 use super::names::Names;
@@ -134,6 +135,8 @@ pub struct Graph {
     pub scheduled: bool,
     /// What is declared of operators that no table knows. It is no part of the graph's text.
     pub operators: Operators,
+    /// The graphs that this one calls, where the file holds them. They are no part of its text.
+    pub bodies: Bodies,
 }
 
 impl Default for Graph {
@@ -162,6 +165,7 @@ impl Graph {
             hints: IndexMap::new(),
             scheduled: false,
             operators: Operators::default(),
+            bodies: Bodies::default(),
         }
     }
 

@@ -1,6 +1,7 @@
 //! The graph and its language. Nothing here knows of passes or of other formats.
 
 pub mod args;
+pub mod bodies;
 pub mod concrete;
 mod effects;
 mod entities;
@@ -21,6 +22,7 @@ pub mod verify;
 pub mod visit;
 
 pub use args::{Arg, Args, Spacing};
+pub use bodies::Bodies;
 pub use effects::{Dependencies, Order, Slot};
 pub(crate) use effects::{EffectTable, Memory};
 pub use entities::{ArgsId, GroupId, MetaId, Name, NodeId, RegionId, TypeId};

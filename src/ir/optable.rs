@@ -127,6 +127,9 @@ pub(super) fn effects_with(lookup: &Lookup<'_>, graph: &Graph, id: NodeId) -> Ef
         Op::Wait => Effects::aliasing(Alias::Of(0)),
         Op::Collective(collective) => collective_effects(graph, id, collective.variant),
         Op::Call(target) => {
+            if let Some(effects) = super::bodies::effects_of_call(graph, id) {
+                return effects;
+            }
             let mut effects = call_effects_with(lookup, graph.text(target), graph.args_of(id));
             if effects.assumed {
                 keep_tensors(graph, id, &mut effects);

@@ -2,7 +2,7 @@
 
 use crate::buckets::{BucketArgs, Passes, SwitchWord};
 use crate::convert::FormatWord;
-use crate::input::{Facts, FactsArgs};
+use crate::input::{self, Facts, FactsArgs};
 use crate::output::{RANK, of_rank};
 use anyhow::{Result, bail};
 use bucketeer::formats::{Document, Format};
@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 /// all-reduces up to 25 MiB; if one is given, only those that are given.
 #[derive(Debug, clap::Args)]
 pub struct RewriteArgs {
-    /// The file of all ranks, or that of each: FX text, HLO text, a .pt2 archive or its model.json,
+    /// The file of all ranks, or that of each ('rank{rank}.txt' is one for each rank): FX text, HLO text, a .pt2 archive or its model.json,
     /// native text or JSON, plain or gzip; `-` is stdin
     #[arg(value_name = "GRAPH", required = true)]
     graphs: Vec<PathBuf>,
@@ -75,16 +75,17 @@ pub struct Job {
 impl RewriteArgs {
     /// Checks the options, all before any work.
     pub fn validate(self) -> Result<Job> {
+        let graphs = input::expand(self.graphs)?;
         let mut passes = self.buckets.validate()?;
         if self.out.as_ref().is_some_and(|out| out.extension().is_some_and(|extension| extension == "gz")) {
             passes.notes.push("note: the output is plain text, whatever its name ends in".to_owned());
         }
         let out = self.out.filter(|out| out.as_os_str() != "-");
-        if self.graphs.len() > 1 {
+        if graphs.len() > 1 {
             check_out_of_ranks(out.as_deref(), self.json)?;
         }
         Ok(Job {
-            graphs: self.graphs,
+            graphs,
             passes,
             keep_schedule: self.keep_schedule,
             facts: self.facts.validate()?,
@@ -99,7 +100,7 @@ impl RewriteArgs {
 }
 
 /// Where the graphs of several ranks go must be said, and differ by rank.
-fn check_out_of_ranks(out: Option<&Path>, json: bool) -> Result<()> {
+pub fn check_out_of_ranks(out: Option<&Path>, json: bool) -> Result<()> {
     match out {
         None if json => Ok(()),
         None => bail!("several graphs are rewritten to several files; say where, such as -o 'rank{{rank}}.txt'"),

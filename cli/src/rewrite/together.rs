@@ -4,7 +4,7 @@ use super::args::Job;
 use super::report::{Before, GraphReport};
 use super::{Times, prove, readback, summary, write_json};
 use crate::fault::InputFault;
-use crate::input::{self, File};
+use crate::input::File;
 use crate::{Verdict, check_ranks, output, talk};
 use anyhow::{Context, Result, anyhow, bail};
 use bucketeer::check::ranks::{RankOptions, check_ranks as find_faults};
@@ -13,11 +13,9 @@ use bucketeer::ir::{Dependencies, Graph};
 use bucketeer::passes::{PipelineError, TogetherError};
 
 /// Rewrites the nth graphs of all files together, proves each, and holds the ranks' launches against each other.
-pub fn run(job: &mut Job) -> Result<Verdict> {
+pub fn run(job: &mut Job, mut files: Vec<File>) -> Result<Verdict> {
     let progress = talk::Progress::start();
     let mut times = Times::default();
-    progress.set("reading".to_owned());
-    let mut files = times.measure("read", || progress.pause(|| input::read_ranks(&job.graphs, &job.facts)))?;
     files.iter().try_for_each(|file| job.fit_to(&file.document).with_context(|| file.label.clone()))?;
     let job = &*job;
     progress.pause(|| job.passes.notes.iter().for_each(|note| talk::say(note)));

@@ -9,6 +9,7 @@ use super::records::{
 use super::text::{GraphText, NONE, ProgramText, Table};
 use super::{codes, symbolic};
 use crate::formats::fx::{Meaning, meaning};
+use crate::formats::group_values::GroupValues;
 use crate::ir::{Arg, ArgsId, Dim, Dims, Graph, Meta, NodeId, Op, SymExpr, TensorType, Type, TypeId};
 use hashbrown::{HashMap, HashSet};
 use rustc_hash::FxBuildHasher;
@@ -70,13 +71,17 @@ fn graph<'a>(
     done: &mut Done,
 ) -> Result<(), Fault> {
     let (graph_read, graph_text, subgraphs) = GraphReader::new(text, name).read(record, constant)?;
+    let outer = done.graphs.len();
     done.graphs.push(graph_read);
     done.texts.push(graph_text);
     for Subgraph { name, graph: record, at } in subgraphs {
+        let inner = done.graphs.len();
         if depth == MAX_DEPTH {
             return Err(Fault::new(at, format!("graphs nest more than {MAX_DEPTH} levels deep"), "fewer levels"));
         }
         graph(text, &name, &record, &|_| None, depth + 1, done)?;
+        let body = done.graphs[inner].clone();
+        done.graphs[outer].bodies.insert(&name, body);
     }
     Ok(())
 }
@@ -92,6 +97,7 @@ struct GraphReader<'a> {
     /// Names that values will have.
     reserved: HashSet<String, FxBuildHasher>,
     subgraphs: Vec<Subgraph<'a>>,
+    group_values: GroupValues,
 }
 
 impl<'a> GraphReader<'a> {
@@ -105,6 +111,7 @@ impl<'a> GraphReader<'a> {
             known: HashMap::default(),
             reserved: HashSet::default(),
             subgraphs: Vec::new(),
+            group_values: GroupValues::default(),
         }
     }
 
@@ -137,6 +144,7 @@ impl<'a> GraphReader<'a> {
             self.node(part, node, index as u32)?;
         }
         self.output(&record.outputs)?;
+        self.group_values.finish(&mut self.graph);
         self.out.nodes_array = self.span(record.nodes);
         self.out.nodes = parts.iter().map(|part| self.span(part)).collect();
         self.out.outputs = record.outputs.iter().map(|part| self.span(part)).collect();
@@ -355,8 +363,9 @@ impl<'a> GraphReader<'a> {
             return Err(Fault::new(self.at(part), "a node has an empty target", "the name of an operator"));
         }
         let (args, operands) = self.args(record)?;
-        let names: Vec<String> = operands.iter().map(|&id| self.graph.name_of(id).to_owned()).collect();
-        let Meaning { op, args, .. } = meaning(&mut self.graph, target, args, &|index| names[index as usize].clone());
+        let group_values = &mut self.group_values;
+        let mut group = |graph: &Graph, index: u32| group_values.name(graph, operands[index as usize]);
+        let Meaning { op, args, .. } = meaning(&mut self.graph, target, args, &mut group);
         let args = self.graph.intern_args(args);
         let single = self.single_output(record)?;
         let (name, ty) = match &single {

@@ -3,11 +3,22 @@
 //! The reader sees text without ANSI colours, without the prefixes that logging puts before every line
 //! (`V0101 12:00:00.000 123 file.py:45] [0/0] [__graph_code] `, `[rank0]:`), and with `\n` as line end. Most files
 //! have none of these and are read as they are, without a copy.
+//!
+//! A log into which several ranks wrote at once is taken apart: lines without a rank first, then those of each rank.
 
 use super::error::{Fault, FxError};
 use memchr::{memchr, memchr_iter, memchr2, memrchr};
 
 const ESCAPE: u8 = 0x1b;
+
+/// A file into which several ranks wrote at once.
+#[derive(Clone, Debug)]
+struct Mixed {
+    /// As it was read.
+    text: String,
+    /// The number in the file of each line of what was taken apart, from 1.
+    lines: Vec<u32>,
+}
 
 /// A line's start in the file and in the cleaned text.
 #[derive(Clone, Copy, Debug)]
@@ -19,7 +30,9 @@ struct Line {
 /// A file and its cleaned text.
 #[derive(Clone, Debug)]
 pub(super) struct Source {
+    /// The bytes of the file; of a log of several ranks, those of each rank together.
     raw: String,
+    mixed: Option<Mixed>,
     cleaned: Option<(String, Vec<Line>)>,
 }
 
@@ -31,8 +44,12 @@ impl Source {
             let fault = Fault::problem(0, 0, "the file has more than 4 GiB".into(), "a file of at most 4 GiB");
             return Err(locate(&raw, 0, &fault));
         }
+        let (raw, mixed) = match by_rank(&raw) {
+            Some((sorted, lines)) => (sorted, Some(Mixed { text: raw, lines })),
+            None => (raw, None),
+        };
         let cleaned = needs_cleaning(raw.as_bytes()).then(|| clean(&raw));
-        Ok(Self { raw, cleaned })
+        Ok(Self { raw, mixed, cleaned })
     }
 
     /// The cleaned text.
@@ -41,8 +58,39 @@ impl Source {
     }
 
     /// The bytes of the file.
+    pub(super) fn file(&self) -> &str {
+        self.mixed.as_ref().map_or(&self.raw, |mixed| &mixed.text)
+    }
+
+    /// The bytes of the file; of a log of several ranks, those of each rank together.
     pub(super) fn raw(&self) -> &str {
         &self.raw
+    }
+
+    /// The lines of each rank, without those that no rank wrote.
+    pub(super) fn logs(&self) -> Vec<(u32, String)> {
+        let mut logs = std::collections::BTreeMap::<u32, String>::new();
+        for line in self.raw.split_inclusive('\n') {
+            if let Some(rank) = rank_of_line(line.as_bytes()) {
+                logs.entry(rank).or_default().push_str(line);
+            }
+        }
+        logs.into_iter().collect()
+    }
+
+    /// The byte of the file at which the line of a byte of the cleaned text begins.
+    pub(super) fn file_offset(&self, clean: usize) -> usize {
+        let Some(mixed) = &self.mixed else { return self.raw_offset(clean) };
+        let before = self.line_of(clean) - 1;
+        before
+            .checked_sub(1)
+            .and_then(|last| memchr_iter(b'\n', mixed.text.as_bytes()).nth(last))
+            .map_or(0, |at| at + 1)
+    }
+
+    /// The rank whose log the line of a byte of the cleaned text is from, if it says so.
+    pub(super) fn rank(&self, clean: usize) -> Option<u32> {
+        rank_of_line(self.style(clean).0.as_bytes())
     }
 
     /// The file's bytes for a span of cleaned text that begins and ends where a line does.
@@ -77,12 +125,16 @@ impl Source {
         let text = self.text();
         let start = memrchr(b'\n', &text.as_bytes()[..fault.at.min(text.len())]).map_or(0, |at| at + 1);
         let prefix = self.style(start).0.chars().count();
-        locate(text, prefix, fault)
+        FxError { line: self.line_of(fault.at), ..locate(text, prefix, fault) }
     }
 
     /// The line number, from 1, of a byte of the cleaned text.
     pub(super) fn line_of(&self, at: usize) -> usize {
-        line_of(self.text(), at)
+        let line = line_of(self.text(), at);
+        match &self.mixed {
+            Some(mixed) => mixed.lines.get(line - 1).map_or(line, |&line| line as usize),
+            None => line,
+        }
     }
 }
 
@@ -138,6 +190,52 @@ fn not_text(error: &std::string::FromUtf8Error) -> FxError {
         source_line: before.chars().skip(shown).collect(),
         caret: before.chars().count() - shown,
     }
+}
+
+/// The lines of a log of several ranks, sorted by rank, and their numbers. None for a file in which the lines of each rank
+/// stand together.
+fn by_rank(raw: &str) -> Option<(String, Vec<u32>)> {
+    let bytes = raw.as_bytes();
+    let has_prefix = |words: &str| memchr::memmem::find(bytes, words.as_bytes()).is_some();
+    if !has_prefix("[rank") && !has_prefix("[default") {
+        return None;
+    }
+    let mut lines: Vec<(Option<u32>, u32, &str)> = Vec::new();
+    let (mut ended, mut is_mixed) = (hashbrown::HashSet::with_hasher(rustc_hash::FxBuildHasher), false);
+    let mut last = None;
+    for (line, number) in raw.split_inclusive('\n').zip(1..) {
+        let rank = rank_of_line(line.as_bytes());
+        if rank.is_some() && rank != last {
+            ended.extend(last);
+            is_mixed |= ended.contains(&rank.unwrap_or_default());
+            last = rank;
+        }
+        lines.push((rank, number, line));
+    }
+    if !is_mixed {
+        return None;
+    }
+    lines.sort_by_key(|&(rank, number, _)| (rank, number));
+    let mut sorted = String::with_capacity(raw.len() + 1);
+    for (_, _, line) in &lines {
+        sorted.push_str(line);
+        // The last line of the file may lack its end, and is no longer the last.
+        if !line.ends_with('\n') {
+            sorted.push('\n');
+        }
+    }
+    Some((sorted, lines.into_iter().map(|(_, number, _)| number).collect()))
+}
+
+/// The rank that a line's prefix names; the inner one of two.
+fn rank_of_line(mut line: &[u8]) -> Option<u32> {
+    let mut rank = None;
+    while let Some(length) = rank_prefix(line) {
+        let digits = line[..length].iter().filter(|byte| byte.is_ascii_digit()).map(|&byte| char::from(byte));
+        rank = digits.collect::<String>().parse().ok();
+        line = &line[length..];
+    }
+    rank
 }
 
 fn needs_cleaning(bytes: &[u8]) -> bool {
@@ -259,6 +357,20 @@ mod tests {
         ] {
             assert_eq!(&line[prefix_len(line.as_bytes())..], rest, "{line}");
         }
+    }
+
+    #[test]
+    fn a_log_of_several_ranks_is_taken_apart_and_keeps_its_line_numbers() {
+        let log = b"[rank1]: a\nwarning\n[rank0]: b\n[default0]:[rank1]: c\n[rank0]: d".to_vec();
+        let source = Source::new(log.clone()).unwrap();
+        assert_eq!(source.text(), "warning\nb\nd\na\nc\n");
+        assert_eq!(source.file().as_bytes(), log);
+        let lines: Vec<usize> =
+            (0..5).map(|line| source.line_of(source.text().match_indices('\n').nth(line).unwrap().0)).collect();
+        assert_eq!(lines, [2, 3, 5, 1, 4]);
+        assert_eq!([0, 8, 12].map(|at| source.rank(at)), [None, Some(0), Some(1)]);
+        let apart = b"[rank1]: a\nwarning\n[rank1]: b\n[rank0]: c\n".to_vec();
+        assert_eq!(Source::new(apart).unwrap().text(), "a\nwarning\nb\nc\n");
     }
 
     #[test]

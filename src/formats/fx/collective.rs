@@ -2,7 +2,8 @@
 //!
 //! The graph holds the reduce op, the root and the group in [`Op::Collective`]; the node's arguments keep what is
 //! left: the input or list of inputs, the splits of `all_to_all_single`, the pairs of `permute_tensor`, and `out`. A
-//! group that is a value of the graph stays an argument, `group_name`, beside giving the group its name (`%pg`).
+//! group that is a value of the graph stays an argument, `group_name`, beside giving the group its name (`%pg`; see
+//! `group_values`).
 //!
 //! The older `c10d_functional` operators name a group by a tag and its ranks: its name is `tag:[0, 1]`.
 
@@ -89,12 +90,12 @@ pub(in crate::formats) struct Meaning {
 }
 
 /// The meaning of a call: a collective or wait if it is one that PyTorch has, with arguments that fit; else the call
-/// itself. `operand` names operands.
+/// itself. `group` names the group that an operand is.
 pub(in crate::formats) fn meaning(
     graph: &mut Graph,
     target: &str,
     args: Args,
-    operand: &dyn Fn(u32) -> String,
+    group: &mut dyn FnMut(&Graph, u32) -> String,
 ) -> Meaning {
     if let Some((namespace, base)) = functional_operator(target) {
         if base == "wait_tensor"
@@ -109,8 +110,8 @@ pub(in crate::formats) fn meaning(
         }
         if let Some(form) = torch_collective(base) {
             let legacy = namespace == "c10d_functional";
-            let found = legacy.then(|| collective(graph, form, true, &args, operand)).flatten();
-            if let Some(meaning) = found.or_else(|| collective(graph, form, false, &args, operand)) {
+            let found = legacy.then(|| collective(graph, form, true, &args, group)).flatten();
+            if let Some(meaning) = found.or_else(|| collective(graph, form, false, &args, group)) {
                 return meaning;
             }
         }
@@ -178,7 +179,7 @@ fn collective(
     form: CollectiveForm,
     legacy: bool,
     args: &Args,
-    operand: &dyn Fn(u32) -> String,
+    group: &mut dyn FnMut(&Graph, u32) -> String,
 ) -> Option<Meaning> {
     let bound = Bound::new(form.kind, legacy, args)?;
     let kind = collective_kind(form.kind, &bound)?;
@@ -208,7 +209,7 @@ fn collective(
     if !same_operands(args, &kept) {
         return None;
     }
-    let group = intern_group(graph, &bound, legacy, operand)?;
+    let group = intern_group(graph, &bound, legacy, group)?;
     let op = Op::Collective(Collective { kind, group, variant: form.variant, coalesced: form.coalesced });
     Some(Meaning { op, args: kept, opaque_group })
 }
@@ -251,7 +252,7 @@ fn intern_group(
     graph: &mut Graph,
     bound: &Bound<'_>,
     legacy: bool,
-    operand: &dyn Fn(u32) -> String,
+    group: &mut dyn FnMut(&Graph, u32) -> String,
 ) -> Option<GroupId> {
     let size = match bound.get(GroupSize) {
         Some(_) => Some(bound.number(GroupSize).filter(|&size| size > 0)?),
@@ -264,7 +265,10 @@ fn intern_group(
     if !legacy {
         return match bound.get(Group)? {
             Arg::Str(name) => Some(graph.intern_group(name, size)),
-            Arg::Operand(index) => Some(graph.intern_group(&format!("%{}", operand(*index)), size)),
+            Arg::Operand(index) => {
+                let name = group(graph, *index);
+                Some(graph.intern_group(&name, size))
+            }
             _ => None,
         };
     }

@@ -199,7 +199,7 @@ fn operand_name(graph: &Graph, id: NodeId, index: u32) -> Result<&str, FxPrintEr
     operand.map(|&operand| graph.name_of(operand)).ok_or_else(|| FxPrintError::Arguments(graph.name_of(id).to_owned()))
 }
 
-fn write_args(out: &mut String, graph: &Graph, id: NodeId, args: &Args) -> Result<(), FxPrintError> {
+pub(super) fn write_args(out: &mut String, graph: &Graph, id: NodeId, args: &Args) -> Result<(), FxPrintError> {
     let count = graph.operands(id).len();
     let mut missing = false;
     args.for_each_operand(&mut |index| missing |= index as usize >= count);

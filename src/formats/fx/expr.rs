@@ -5,6 +5,10 @@
 //! Whatever it is, the graph knows it as a call: of `aten.mm.default`, `method.view`, `getattr.shape`, `self.weight`,
 //! `operator.getitem`, `operator.add`, `alias`.
 
+mod change;
+
+pub(super) use change::parse_change;
+
 use super::lex::{HOLE, dotted_end, is_keyword, is_letter, repr_end, skip_space, string_end, word_end};
 use crate::ir::{Arg, Args, DType};
 

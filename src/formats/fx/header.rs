@@ -27,12 +27,29 @@ pub(super) struct Header {
     /// The class's name.
     pub name: String,
     pub inputs: Vec<Declared>,
+    /// First byte of its first line, behind blanks.
+    pub start: usize,
+    /// Blanks before it.
+    pub start_indent: usize,
+    /// Blanks before `def forward`.
+    pub indent: usize,
     /// First byte after the header's last line.
     pub body: usize,
 }
 
-/// Finds the next graph from `at`, the start of a line, on.
-pub(super) fn next_header(text: &str, mut at: usize) -> Result<Option<Header>, Fault> {
+/// Most blanks before `def forward` in a class that is not inside of another.
+pub(super) const OUTERMOST_INDENT: u32 = 4;
+
+impl Header {
+    /// Whether it is not the header of a graph that another one calls.
+    pub(super) const fn is_outermost(&self) -> bool {
+        self.indent <= OUTERMOST_INDENT as usize
+    }
+}
+
+/// Finds the next graph from `at`, the start of a line, on. What stands before it may be the rest of a graph that could
+/// not be read, and is no fault then.
+pub(super) fn next_header(text: &str, mut at: usize, behind_fault: bool) -> Result<Option<Header>, Fault> {
     let bytes = text.as_bytes();
     while at < bytes.len() {
         let start = skip_blanks(bytes, at);
@@ -41,11 +58,11 @@ pub(super) fn next_header(text: &str, mut at: usize) -> Result<Option<Header>, F
         if let Some(name) = class_name(line) {
             let forward = skip_lines(bytes, end);
             if is_forward(&text[forward..]) {
-                return read_header(text, name.to_owned(), forward).map(Some);
+                return read_header(text, name.to_owned(), start, forward).map(Some);
             }
         } else if is_forward(line) {
-            return read_header(text, "forward".to_owned(), start).map(Some);
-        } else if line.contains(" = torch.ops.") && start < end && is_letter(bytes[start]) {
+            return read_header(text, "forward".to_owned(), start, start).map(Some);
+        } else if !behind_fault && line.contains(" = torch.ops.") && start < end && is_letter(bytes[start]) {
             let problem = "a statement outside of any graph; is the start of the file missing?".to_owned();
             return Err(Fault::problem(start, 0, problem, "`class GraphModule(torch.nn.Module):`"));
         }
@@ -84,7 +101,7 @@ pub(super) fn docstring_end(bytes: &[u8], at: usize) -> Option<usize> {
     memchr::memmem::find(&bytes[at + 3..], quotes).map(|found| at + 3 + found + 3)
 }
 
-fn read_header(text: &str, name: String, forward: usize) -> Result<Header, Fault> {
+fn read_header(text: &str, name: String, start: usize, forward: usize) -> Result<Header, Fault> {
     let bytes = text.as_bytes();
     let open = memchr::memchr(b'(', &bytes[forward..]).map_or(forward, |found| forward + found);
     let (mut inputs, close) = parameters(text, open + 1)?;
@@ -93,7 +110,8 @@ fn read_header(text: &str, name: String, forward: usize) -> Result<Header, Fault
     if let Some(joint) = joint_lines(text, body)? {
         (inputs, body) = joint;
     }
-    Ok(Header { name, inputs, body })
+    let indent_of = |at: usize| at - memchr::memrchr(b'\n', &bytes[..at]).map_or(0, |found| found + 1);
+    Ok(Header { name, inputs, start, start_indent: indent_of(start), indent: indent_of(forward), body })
 }
 
 /// The parameters of `forward` from behind its bracket, and where the bracket closes.
@@ -248,10 +266,11 @@ fn joint_lines(text: &str, body: usize) -> Result<Option<(Vec<Declared>, usize)>
     Ok(Some((inputs, end)))
 }
 
-/// Reads a line of declarations, if there is one; gives its end.
+/// Reads lines of declarations, if there are any; gives their end. FX prints all in one line, or one a line with a comment
+/// behind each.
 fn declarations(text: &str, start: usize, declared: &mut Vec<Declared>) -> Result<Option<usize>, Fault> {
     let bytes = text.as_bytes();
-    let mut at = start;
+    let (mut at, mut is_line_done) = (start, false);
     loop {
         let end = word_end(bytes, at);
         if end == at || bytes.get(skip_blanks(bytes, end)) != Some(&b':') {
@@ -265,10 +284,13 @@ fn declarations(text: &str, start: usize, declared: &mut Vec<Declared>) -> Resul
             return Ok(None);
         }
         declared.push(Declared { name: (at, end), annotation });
-        if bytes.get(after) != Some(&b';') {
-            return end_of_line(bytes, after).map(Some);
-        }
-        at = skip_blanks(bytes, after + 1);
+        is_line_done = bytes.get(after) != Some(&b';');
+        at = if is_line_done { end_of_line(bytes, after)? } else { after + 1 };
+        at = if is_line_done { skip_lines(bytes, at) } else { skip_blanks(bytes, at) };
     }
-    if declared.is_empty() { Ok(None) } else { end_of_line(bytes, at).map(Some) }
+    match is_line_done {
+        _ if declared.is_empty() => Ok(None),
+        true => Ok(Some(at)),
+        false => end_of_line(bytes, at).map(Some),
+    }
 }

@@ -7,10 +7,12 @@
 use super::clean::Source;
 use super::collective::{Meaning, meaning};
 use super::error::Fault;
-use super::expr::{KeyFault, parse_return, parse_right_side};
+use super::expr::{KeyFault, parse_change, parse_return, parse_right_side};
 use super::header::{Annotation, Header, Span, docstring_end, end_of_line, next_header, optional_annotation};
-use super::lex::{is_keyword, is_letter, line_end, scan_right_side, skip_blanks, word_end};
+use super::lex::{is_keyword, is_letter, is_word, line_end, scan_right_side, skip_blanks, word_end};
+use super::statement::{augmented, binding, changes_a_value};
 use super::{ClassText, Statement};
+use crate::formats::group_values::GroupValues;
 use crate::ir::{ArgsId, Graph, Meta, MetaId, Name, NodeId, Op, Type, TypeId};
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
@@ -20,23 +22,103 @@ const UNDEFINED: u32 = u32::MAX;
 /// How many distinct `# File:` lines in a row are kept.
 const MOST_FILES: usize = 64;
 
-/// Reads every class of a file.
-pub(super) fn read(source: &Source) -> Result<(Vec<ClassText>, Vec<Graph>), Fault> {
+/// What a file holds.
+#[derive(Default)]
+pub(super) struct Read {
+    pub classes: Vec<ClassText>,
+    pub graphs: Vec<Graph>,
+    /// The fault of each graph that cannot be read.
+    pub faults: Vec<Fault>,
+}
+
+/// Reads every class of a file. A graph with a fault does not keep others from being read, but for a file in which there
+/// is no other.
+pub(super) fn read(source: &Source) -> Result<Read, Fault> {
     let text = source.text();
-    let (mut classes, mut graphs) = (Vec::new(), Vec::new());
-    let mut at = 0;
-    while let Some(header) = next_header(text, at)? {
-        let (class, graph) = ClassReader::new(source, &header).read(&header)?;
-        at = class.end() as usize;
-        classes.push(class);
-        graphs.push(graph);
+    let bytes = text.as_bytes();
+    let mut read = Read::default();
+    // By graph, or for one with a fault: its indent.
+    let mut outline: Vec<(usize, Option<usize>)> = Vec::new();
+    let (mut at, mut behind_fault) = (0, false);
+    loop {
+        let mut header = match next_header(text, at, behind_fault) {
+            Ok(Some(header)) => header,
+            Ok(None) => break,
+            Err(fault) => {
+                at = (line_end(bytes, fault.at.clamp(at, bytes.len())) + 1).min(bytes.len());
+                behind_fault = true;
+                outline.push((0, None));
+                read.faults.push(fault);
+                continue;
+            }
+        };
+        if header.is_outermost()
+            && let Some(name) = heading(&text[at..header.start])
+        {
+            header.name = name;
+        }
+        match ClassReader::new(source, &header).read(&header) {
+            Ok((class, graph)) => {
+                at = class.end() as usize;
+                behind_fault = false;
+                outline.push((header.indent, Some(read.graphs.len())));
+                read.classes.push(class);
+                read.graphs.push(graph);
+            }
+            Err(fault) => {
+                // The line of the fault may begin the next graph.
+                let line = memchr::memrchr(b'\n', &bytes[..fault.at.min(bytes.len())]).map_or(0, |found| found + 1);
+                at = line.max(header.body);
+                behind_fault = true;
+                outline.push((header.indent, None));
+                read.faults.push(fault);
+            }
+        }
     }
-    if graphs.is_empty() {
+    if read.graphs.is_empty() {
+        if !read.faults.is_empty() {
+            return Err(read.faults.swap_remove(0));
+        }
         let expected = "`class GraphModule(torch.nn.Module):` or `def forward(self, ..):`";
         let problem = if text.trim().is_empty() { "the file is empty" } else { "there is no graph in this file" };
         return Err(Fault::problem(0, 0, format!("{problem}; expected {expected}"), expected));
     }
-    Ok((classes, graphs))
+    give_bodies(&mut read.graphs, &outline);
+    Ok(read)
+}
+
+/// The name of a graph by the last heading above it: `===== Backward graph 0 =====` is `backward_graph_0`.
+fn heading(above: &str) -> Option<String> {
+    let words = |line: &str| {
+        let words = line.trim().strip_prefix("=====")?.strip_suffix("=====")?.trim_matches('=').trim();
+        let plain = |c: char| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '_' };
+        let name: String = words.chars().map(plain).collect();
+        (name.starts_with(|c: char| c.is_ascii_lowercase()) && name.len() <= 80).then_some(name)
+    };
+    above.lines().rev().find_map(words)
+}
+
+/// Gives each graph the graphs that it calls: FX prints them below it, indented, as classes with the attribute's name.
+fn give_bodies(graphs: &mut [Graph], outline: &[(usize, Option<usize>)]) {
+    let mut around: Vec<(usize, Option<usize>)> = Vec::new();
+    let mut inner: Vec<Vec<usize>> = vec![Vec::new(); graphs.len()];
+    for &(indent, graph) in outline {
+        while around.last().is_some_and(|&(outer, _)| outer >= indent) {
+            around.pop();
+        }
+        if let (Some(&(_, Some(outer))), Some(graph)) = (around.last(), graph) {
+            inner[outer].push(graph);
+        }
+        around.push((indent, graph));
+    }
+    // Inner graphs come later, and are whole before they are given.
+    for outer in (0..graphs.len()).rev() {
+        for &index in &inner[outer] {
+            let body = graphs[index].clone();
+            let name = body.name.clone();
+            graphs[outer].bodies.insert(&name, body);
+        }
+    }
 }
 
 /// Comments since the last statement, as far as they matter.
@@ -61,6 +143,9 @@ struct ClassReader<'a> {
     comments: Comments,
     keys: HashMap<Box<[u8]>, (Op, ArgsId), FxBuildHasher>,
     types: HashMap<&'a str, TypeId, FxBuildHasher>,
+    /// What the name of a node stands for since an augmented assignment to it.
+    rebound: HashMap<NodeId, NodeId, FxBuildHasher>,
+    group_values: GroupValues,
     key: Vec<u8>,
     operands: Vec<NodeId>,
     spans: Vec<(u32, u32)>,
@@ -69,6 +154,8 @@ struct ClassReader<'a> {
 impl<'a> ClassReader<'a> {
     fn new(source: &'a Source, header: &Header) -> Self {
         let class = ClassText {
+            start: (header.start - header.start_indent) as u32,
+            indent: header.indent as u32,
             body: header.body as u32,
             statements: Vec::new(),
             nodes: Vec::new(),
@@ -76,6 +163,7 @@ impl<'a> ClassReader<'a> {
             operand_ends: Vec::new(),
             inputs: 0,
             definitions: Vec::new(),
+            rebound: Vec::new(),
             has_tails: false,
             has_strides: false,
         };
@@ -88,6 +176,8 @@ impl<'a> ClassReader<'a> {
             comments: Comments::default(),
             keys: HashMap::default(),
             types: HashMap::default(),
+            rebound: HashMap::default(),
+            group_values: GroupValues::default(),
             key: Vec::new(),
             operands: Vec::new(),
             spans: Vec::new(),
@@ -106,6 +196,7 @@ impl<'a> ClassReader<'a> {
         }
         self.class.inputs = self.class.nodes.len();
         while self.statement()? {}
+        self.group_values.finish(&mut self.graph);
         Ok((self.class, self.graph))
     }
 
@@ -184,6 +275,9 @@ impl<'a> ClassReader<'a> {
         let mut at = name_end;
         let mut annotation = None;
         if bytes.get(at) != Some(&b' ') || bytes.get(at + 1) != Some(&b'=') {
+            if changes_a_value(self.text, name_end) {
+                return self.change(lead, start, name_end);
+            }
             (annotation, at) = optional_annotation(self.text, at, b"=")?;
         }
         at = skip_blanks(bytes, at);
@@ -200,6 +294,34 @@ impl<'a> ClassReader<'a> {
         self.finish(lead, start, right, right_end)
     }
 
+    /// A statement that changes a value and binds the result to a name.
+    fn change(&mut self, lead: usize, start: usize, changed_end: usize) -> Result<(), Fault> {
+        let end = self.scan(start)?;
+        let parsed = parse_change(str::from_utf8(&self.key).unwrap_or_default());
+        let parsed = parsed.map_err(|fault| self.key_fault(start, fault))?;
+        let binding = binding(self.text, end, &self.text[start..changed_end])?;
+        let ty = self.annotation_type(binding.annotation)?;
+        let op = Op::Call(self.graph.intern(&parsed.target));
+        let args = self.graph.intern_args(parsed.args);
+        let name = self.define(binding.name)?;
+        let id = self.push(op, name, ty, args);
+        self.set_meta(id, false);
+        if augmented(&self.text[skip_blanks(self.bytes(), changed_end)..]).is_some()
+            && let Some(&changed) = self.spans.first()
+            && let Some(&before) = self.definition(changed)
+        {
+            self.rebound.insert(NodeId::from_index(before as usize), id);
+            self.class.rebound.push(id);
+        }
+        self.finish(lead, start, start, binding.end)
+    }
+
+    /// The node that the word of a span was defined as.
+    fn definition(&self, (at, len): (u32, u32)) -> Option<&u32> {
+        let name = self.graph.names().find(&self.text[at as usize..(at + len) as usize])?;
+        self.class.definitions.get(name.index())
+    }
+
     fn return_statement(&mut self, lead: usize, start: usize) -> Result<(), Fault> {
         let right = skip_blanks(self.bytes(), start + "return".len());
         let right_end = self.scan(right)?;
@@ -214,13 +336,14 @@ impl<'a> ClassReader<'a> {
 
     /// Copies a right side to the key, and resolves its operands.
     fn scan(&mut self, right: usize) -> Result<usize, Fault> {
-        let Self { graph, class, operands, spans, key, text, .. } = self;
+        let Self { graph, class, rebound, operands, spans, key, text, .. } = self;
         operands.clear();
         spans.clear();
         scan_right_side(text, right, key, |at, word| {
             let found = graph.names().find(word).and_then(|name| class.definitions.get(name.index()));
             let Some(&node) = found.filter(|&&node| node != UNDEFINED) else { return false };
-            operands.push(NodeId::from_index(node as usize));
+            let node = NodeId::from_index(node as usize);
+            operands.push(if rebound.is_empty() { node } else { *rebound.get(&node).unwrap_or(&node) });
             spans.push((at as u32, word.len() as u32));
             true
         })
@@ -233,12 +356,9 @@ impl<'a> ClassReader<'a> {
         }
         let parsed = parse_right_side(str::from_utf8(&self.key).unwrap_or_default());
         let parsed = parsed.map_err(|fault| self.key_fault(right, fault))?;
-        let (text, spans) = (self.text, &self.spans);
-        let operand = |index: u32| {
-            let (at, len) = spans.get(index as usize).copied().unwrap_or_default();
-            text[at as usize..(at + len) as usize].to_owned()
-        };
-        let Meaning { op, args, opaque_group } = meaning(&mut self.graph, &parsed.target, parsed.args, &operand);
+        let Self { graph, operands, group_values, .. } = self;
+        let mut group = |graph: &Graph, index: u32| group_values.name(graph, operands[index as usize]);
+        let Meaning { op, args, opaque_group } = meaning(graph, &parsed.target, parsed.args, &mut group);
         let args = self.graph.intern_args(args);
         if opaque_group.is_none() {
             self.keys.insert(self.key.as_slice().into(), (op, args));
@@ -269,7 +389,9 @@ impl<'a> ClassReader<'a> {
         if let Some(&known) = self.types.get(text) {
             return Ok(known);
         }
-        let is_type = quoted && (text.contains('[') || text.starts_with("Sym("));
+        // Values of other classes say what they hold: `DTensor(f32[64][1]cpu, S(0))`.
+        let is_tensor = text.split_once('[').is_some_and(|(dtype, _)| dtype.bytes().all(is_word));
+        let is_type = quoted && (is_tensor || text.starts_with("Sym("));
         let ty = match Type::parse(text) {
             Ok(ty) => ty,
             Err(error) if is_type => {

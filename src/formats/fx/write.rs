@@ -3,12 +3,16 @@
 use super::clean::Source;
 use super::emit::{self, Annotations, ReturnForm};
 use super::lex::scan_right_side;
+use super::statement::write_change;
 use super::tails::{LastUses, Seen, can_delete, write_tail};
 use super::{ClassText, Statement};
 use crate::ir::{Graph, Node, NodeId, Op};
 
 /// Prints a file.
 pub(super) fn print(source: &Source, classes: &[ClassText], graphs: &[Graph]) -> Vec<u8> {
+    if classes.iter().zip(graphs).all(|(class, graph)| is_unchanged(class, graph)) {
+        return source.file().as_bytes().to_vec();
+    }
     let mut out = Vec::with_capacity(source.raw().len() + source.raw().len() / 16);
     let mut at = 0;
     for (class, graph) in classes.iter().zip(graphs) {
@@ -93,13 +97,30 @@ impl<'a> ClassWriter<'a> {
                         let operands = self.class.operands_of(index);
                         then.deleted_by(id, operands, &mut seen_then, &mut deleted_then);
                     }
-                    let same_tail = deleted == deleted_then && deleted.iter().all(|&id| self.has_old_name(id));
+                    let same_tail = if self.class.rebound.is_empty() {
+                        deleted == deleted_then && deleted.iter().all(|&id| self.has_old_name(id))
+                    } else {
+                        self.has_tail(statement, &deleted)
+                    };
                     self.old_statement(id, statement, (!same_tail).then_some(&deleted[..]));
                 }
                 None => self.new_statement(id, &deleted),
             }
         }
         self.flush();
+    }
+
+    /// Whether a statement deletes these values, as its text has it.
+    fn has_tail(&self, statement: &Statement, deleted: &[NodeId]) -> bool {
+        let mut tail = String::new();
+        write_tail(&mut tail, self.graph, deleted);
+        tail == self.text[statement.right_end as usize..statement.tail_end as usize]
+    }
+
+    /// Whether the text may call one of these values by the name of what an augmented assignment changed.
+    fn has_other_names(&self, operands: &[NodeId]) -> bool {
+        let rebound = &self.class.rebound;
+        !rebound.is_empty() && operands.iter().any(|operand| rebound.binary_search(operand).is_ok())
     }
 
     fn has_old_name(&self, id: NodeId) -> bool {
@@ -131,7 +152,8 @@ impl<'a> ClassWriter<'a> {
         let same_operands =
             operands == self.class.operands_of(index) && operands.iter().all(|&operand| self.has_old_name(operand));
         let members = self.new_members(id, then);
-        if same_operands && does_the_same(now, then) && new_tail.is_none() && members.is_none() {
+        let as_read = same_operands && does_the_same(now, then) && !self.has_other_names(operands);
+        if as_read && new_tail.is_none() && members.is_none() {
             return self.copy(statement.lead as usize, statement.end as usize);
         }
         let start = line_start(self.text, statement);
@@ -144,10 +166,12 @@ impl<'a> ClassWriter<'a> {
             self.line.push_str(&format!("{indent}# {members}\n"));
         }
         self.line.push_str(indent);
-        self.left_side(id, statement);
-        let same_call = now.op == then.op && now.args == then.args;
-        if !(same_call && self.splice(id, statement, operands)) {
-            self.right_side(id, statement);
+        if !(statement.is_change() && self.change(id, statement, as_read)) {
+            self.left_side(id, statement);
+            let same_call = now.op == then.op && now.args == then.args;
+            if !(same_call && self.splice(id, statement, operands)) {
+                self.right_side(id, statement);
+            }
         }
         match new_tail {
             Some(deleted) => write_tail(&mut self.line, self.graph, deleted),
@@ -155,6 +179,23 @@ impl<'a> ClassWriter<'a> {
         }
         self.line.push_str(&self.text[statement.tail_end as usize..statement.end as usize]);
         self.put_line();
+    }
+
+    /// Writes a statement that changes a value. Gives `false`, having written nothing, if the node is something else now.
+    fn change(&mut self, id: NodeId, statement: &Statement, as_read: bool) -> bool {
+        if as_read {
+            self.line.push_str(&self.text[statement.start as usize..statement.right_end as usize]);
+            return true;
+        }
+        let length = self.line.len();
+        if !matches!(write_change(&mut self.line, self.graph, id), Ok(true)) {
+            self.line.truncate(length);
+            return false;
+        }
+        self.annotate(id);
+        let changed = self.graph.operands(id).first().map_or("None", |&changed| self.graph.name_of(changed));
+        self.line.push_str(&format!(" = {changed}"));
+        true
     }
 
     /// The comment for merged collectives that the text above the statement does not have.
@@ -172,7 +213,7 @@ impl<'a> ClassWriter<'a> {
             return;
         }
         self.line.push_str(self.graph.name_of(id));
-        if now.ty == then.ty && then.op != Op::Output {
+        if now.ty == then.ty && then.op != Op::Output && !statement.is_change() {
             let name_end = statement.start as usize + self.graph.text(then.name).len();
             self.line.push_str(&self.text[name_end..right]);
         } else {
