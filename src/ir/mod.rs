@@ -1,6 +1,7 @@
 //! The graph and its language. Nothing here knows of passes or of other formats.
 
 pub mod args;
+pub mod communication;
 pub mod concrete;
 mod effects;
 mod entities;

@@ -5,6 +5,7 @@
 //! `torch.relu`, `self.layer.__call__`). What operators do is known to [`super::operators`].
 
 use super::args::{Arg, Args};
+use super::communication;
 use super::entities::NodeId;
 use super::graph::Graph;
 use super::operators::{self, Lookup, Operators};
@@ -83,10 +84,6 @@ impl Effects {
         matches!(self.alias, Alias::Of(_)) && self.writes.is_empty() && self.fence == Fence::Free
     }
 }
-
-/// Names that mean communication in any namespace.
-const COMMUNICATION: &[&str] =
-    &["send", "recv", "isend", "irecv", "barrier", "monitored_barrier", "batch_p2p_ops", "opaque_comm"];
 
 /// Higher-order operators that are functional: what they call has no effects on its surroundings.
 const FUNCTIONAL_HIGHER_ORDER: &[&str] = &[
@@ -177,9 +174,17 @@ pub fn call_effects(operators: &Operators, target: &str, args: &Args) -> Effects
 
 fn call_effects_with(lookup: &Lookup<'_>, target: &str, args: &Args) -> Effects {
     let (namespace, base, _) = split_target(target);
-    if COMMUNICATION.contains(&base) || matches!(namespace, "c10d" | "opaque_comm" | "symm_mem" | "self") {
+    if let Some(communication) = communication::of_call(target, args) {
+        return match (communication.by_data, communication.keeps_order()) {
+            (false, _) => Effects::fence(),
+            // Values of HLO have no memory.
+            (true, true) => Effects { fence: Fence::Full, ..Effects::pure() },
+            (true, false) => Effects::pure(),
+        };
+    }
+    if namespace == "self" {
         // `self.attr` without a call is a constant of the module.
-        let constant = namespace == "self" && args == &Args::default() && !target.ends_with(".__call__");
+        let constant = args == &Args::default() && !target.ends_with(".__call__");
         return if constant { Effects::pure() } else { Effects::fence() };
     }
     if namespace == "higher_order" {

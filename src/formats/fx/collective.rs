@@ -6,6 +6,7 @@
 //!
 //! The older `c10d_functional` operators name a group by a tag and its ranks: its name is `tag:[0, 1]`.
 
+use crate::ir::communication;
 use crate::ir::ops::{CollectiveForm, torch_collective};
 use crate::ir::{Arg, Args, Collective, CollectiveKind, GlobalRank, Graph, GroupId, Op, ReduceOp, Variant};
 
@@ -114,6 +115,10 @@ pub(in crate::formats) fn meaning(
                 return meaning;
             }
         }
+    }
+    // A group of what has no word is a group like others: its members can be given.
+    if let Some(name) = communication::of_call(target, &args).and_then(|found| found.group) {
+        graph.intern_group(name, None);
     }
     Meaning { op: Op::Call(graph.intern(target)), args, opaque_group: None }
 }
