@@ -78,6 +78,12 @@ impl Effects {
         Self { alias: Alias::Any, fence: Fence::Full, ..Self::pure() }
     }
 
+    /// Whether the node may do anything to its operands' memory: a fence over tensors. Values of HLO have no memory.
+    #[must_use]
+    pub fn may_write_operands(&self) -> bool {
+        self.fence == Fence::Full && self.alias == Alias::Any
+    }
+
     /// Whether the node is a plain view: it hands its first operand's memory on and does nothing else.
     #[must_use]
     pub fn is_view(&self) -> bool {
@@ -177,7 +183,6 @@ fn call_effects_with(lookup: &Lookup<'_>, target: &str, args: &Args) -> Effects 
     if let Some(communication) = communication::of_call(target, args) {
         return match (communication.by_data, communication.keeps_order()) {
             (false, _) => Effects::fence(),
-            // Values of HLO have no memory.
             (true, true) => Effects { fence: Fence::Full, ..Effects::pure() },
             (true, false) => Effects::pure(),
         };
@@ -196,15 +201,20 @@ fn call_effects_with(lookup: &Lookup<'_>, target: &str, args: &Args) -> Effects 
         };
     }
     if let Some(opcode) = target.strip_prefix("hlo-") {
-        return hlo_effects(opcode);
+        return hlo_effects(opcode, args);
     }
     lookup.effects(target, args)
 }
 
 /// Values of HLO are immutable: an instruction writes and shares nothing.
-fn hlo_effects(opcode: &str) -> Effects {
-    let draws = matches!(opcode, "rng" | "rng-get-and-update-state");
-    Effects { fence: if draws { Fence::Random } else { Fence::Free }, ..Effects::pure() }
+fn hlo_effects(opcode: &str, args: &Args) -> Effects {
+    let fence = match opcode {
+        "rng" | "rng-get-and-update-state" => Fence::Random,
+        // It runs a body in which something acts on the world outside.
+        _ if args.get("effects").is_some() => Fence::Full,
+        _ => Fence::Free,
+    };
+    Effects { fence, ..Effects::pure() }
 }
 
 /// Which element of a tuple a node takes, counted from the front; `None` where it is no such node, or no number says.

@@ -22,7 +22,7 @@ mod read;
 mod tails;
 mod write;
 
-pub(super) use collective::{Meaning, Parameter, legacy_group, meaning, parameters};
+pub(super) use collective::{Meaning, Parameter, legacy_group, meaning, namespace, parameters};
 pub use emit::print_fresh;
 pub use error::{FxError, FxPrintError};
 
