@@ -6,6 +6,7 @@ use crate::{Verdict, input, output};
 use anyhow::{Context, Result, anyhow};
 use bucketeer::check::ranks::{Launch, RankFault, RankOptions, RanksError, Stuck, check_ranks};
 use bucketeer::ir::Graph;
+use bucketeer::ir::communication::{Launch as Communicates, Launches};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -14,7 +15,7 @@ use std::path::PathBuf;
 ///
 /// One file is for all ranks; of several, the first is rank 0's, the second rank 1's, and so on. Files of several
 /// graphs, such as forward and backward, are checked graph by graph. Exit code 1 if ranks disagree, 2 if it is not known
-/// who is in a group.
+/// who is in a group, or with whom a call such as a send communicates.
 #[derive(Debug, clap::Args)]
 pub struct CheckRanksArgs {
     /// The file of all ranks, or that of each ('rank{rank}.txt' is one for each rank): FX text, HLO text, a .pt2 archive or its model.json,
@@ -60,6 +61,11 @@ fn check(files: &[File]) -> Result<Vec<GraphReport>> {
 pub fn refused(files: &[File], error: RanksError) -> anyhow::Error {
     match error {
         RanksError::UnknownMembers { .. } | RanksError::NoGraph => anyhow!(error),
+        RanksError::Undecided { rank, ref node, .. } => {
+            let file = files.get(rank as usize);
+            let place = file.and_then(|file| crate::fault::point_at(&file.label, &file.document, 0, node));
+            place.map_or_else(|| anyhow!("{error}"), |place| anyhow!("{error}\n{place}"))
+        }
         RanksError::Disagree { rank, .. } => match files.get(rank as usize) {
             Some(file) => InputFault::of_file(&file.label, error).into(),
             None => anyhow!(error),
@@ -102,9 +108,11 @@ impl GraphReport {
     fn of(index: usize, graphs: &[&Graph], found: Vec<RankFault>) -> Self {
         let mut groups: BTreeMap<&str, (usize, usize)> = BTreeMap::new();
         for graph in graphs {
-            let mut launches = vec![0; graph.groups().len()];
-            for collective in graph.order().iter().filter_map(|&id| graph.collective(id)) {
-                launches[collective.group.index()] += 1;
+            let (mut launches, known) = (vec![0; graph.groups().len()], Launches::of(graph));
+            for launch in graph.order().iter().filter_map(|&id| known.get(id)) {
+                if let Communicates::In(group) = launch {
+                    launches[group.index()] += 1;
+                }
             }
             for (group, &number) in graph.groups().iter().zip(&launches).filter(|(_, number)| **number > 0) {
                 let (fewest, most) = groups.entry(&group.name).or_insert((number, number));

@@ -116,11 +116,58 @@ pub fn run(arguments: InspectArgs) -> Result<Verdict> {
 
 /// All lines about a graph.
 fn listing(report: &GraphReport) -> Vec<String> {
-    let size = format!("{}, {}", count(report.nodes, "node"), count(report.collectives.len(), "collective"));
-    let mut lines = vec![format!("graph `{}`: {size}", report.graph)];
-    if report.collectives.is_empty() {
-        return lines;
+    let others = report.other_communication.iter().filter(|other| other.group.is_some()).count();
+    let size = format!("{}, {}", count(report.nodes, "node"), count(report.collectives.len() + others, "collective"));
+    let followed = if others > 0 { format!(", {others} of them not followed") } else { String::new() };
+    let mut lines = vec![format!("graph `{}`: {size}{followed}", report.graph)];
+    if !report.collectives.is_empty() {
+        tables(report, &mut lines);
     }
+    if !report.other_communication.is_empty() {
+        lines.push("other communication:".to_owned());
+        lines.extend(others_table(report));
+    }
+    if !report.collectives.is_empty() || others > 0 {
+        lines.push("groups:".to_owned());
+        for group in &report.groups {
+            let size = match group.size {
+                Some(size) => count(size as usize, "rank"),
+                None if group.members.is_empty() => "size unknown".to_owned(),
+                None => "of several sizes".to_owned(),
+            };
+            let members = if group.members.is_empty() { "members unknown".to_owned() } else { members(&group.members) };
+            lines.push(format!("  {}: {size}, {members}", group.name));
+        }
+    }
+    if !report.collectives.is_empty() {
+        lines.push(format!("peak live: {}", human(report.peak_live_bytes)));
+    }
+    lines
+}
+
+/// What communicates and is no collective: what it is, between whom, and where.
+fn others_table(report: &GraphReport) -> Vec<String> {
+    let mut table = Table::new(&[
+        ("call", Align::Left),
+        ("what", Align::Left),
+        ("group", Align::Left),
+        ("where", Align::Left),
+        ("order", Align::Left),
+    ]);
+    for other in &report.other_communication {
+        table.row([
+            other.name.clone(),
+            other.kind.clone(),
+            other.group.clone().unwrap_or_else(|| "?".to_owned()),
+            other.region.as_ref().map_or_else(|| "-".to_owned(), |region| format!("in `{region}`")),
+            if other.keeps_order { "kept" } else { "by data" }.to_owned(),
+        ]);
+    }
+    table.lines(usize::MAX)
+}
+
+/// The collectives one by one, and in sum.
+fn tables(report: &GraphReport, lines: &mut Vec<String>) {
     let mut table = Table::new(&[
         ("collective", Align::Left),
         ("kind", Align::Left),
@@ -160,14 +207,6 @@ fn listing(report: &GraphReport) -> Vec<String> {
         table.row([row.kind.to_owned(), row.group.clone(), row.size.to_owned(), row.count.to_string(), bytes]);
     }
     lines.extend(table.lines(usize::MAX));
-    lines.push("groups:".to_owned());
-    for group in &report.groups {
-        let size = group.size.map_or_else(|| "size unknown".to_owned(), |size| count(size as usize, "rank"));
-        let members = if group.members.is_empty() { "members unknown".to_owned() } else { members(&group.members) };
-        lines.push(format!("  {}: {size}, {members}", group.name));
-    }
-    lines.push(format!("peak live: {}", human(report.peak_live_bytes)));
-    lines
 }
 
 /// Lists of ranks, cut if they are long.

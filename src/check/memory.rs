@@ -8,7 +8,7 @@ use super::flat::{Flat, Leaf, Piece};
 use super::int::{Int, ONE, ZERO};
 use super::pattern;
 use super::terms::{Context, Tensor, Term, Val, Value};
-use crate::ir::optable::{Alias, Effects, Fence};
+use crate::ir::optable::{Alias, Effects};
 use crate::ir::{Graph, NodeId, TypeId};
 use hashbrown::HashMap;
 use ranges::{beside, columns_of, overlay, runs, turned_write, window};
@@ -46,7 +46,7 @@ impl EffectTable {
 
 /// Operands that may be written: a fence may write whatever it is given.
 fn writes(effects: &Effects, operands: usize) -> Vec<u32> {
-    if effects.fence == Fence::Full { (0..operands as u32).collect() } else { effects.writes.to_vec() }
+    if effects.may_write_operands() { (0..operands as u32).collect() } else { effects.writes.to_vec() }
 }
 
 /// Memory that several values may share.

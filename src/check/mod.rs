@@ -173,7 +173,10 @@ fn signatures(before: &Graph, after: &Graph) -> Check {
     let term = |graph: &Graph, id: Option<&NodeId>| match id {
         Some(&id) => Term {
             node: Some(graph.name_of(id).to_owned()),
-            text: format!("{} {}", graph.name_of(id), graph.type_of(id)),
+            text: match graph.args_of(id).get("shape").and_then(crate::ir::Arg::as_str) {
+                Some(shape) => format!("{} {shape}", graph.name_of(id)),
+                None => format!("{} {}", graph.name_of(id), graph.type_of(id)),
+            },
         },
         None => Term { node: None, text: "no input".to_owned() },
     };
@@ -183,6 +186,7 @@ fn signatures(before: &Graph, after: &Graph) -> Check {
             before.name_of(a) == after.name_of(b)
                 && before.type_of(a) == after.type_of(b)
                 && before.meta_of(a).pending == after.meta_of(b).pending
+                && before.args_of(a) == after.args_of(b)
         });
         if !same {
             return Err(different(What::Inputs, term(before, a), term(after, b)));

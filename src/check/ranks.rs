@@ -2,15 +2,22 @@
 //!
 //! **Sequences.** Per team, all ranks launch the same collectives: kind, reduction, root, dimension, variant, and dtype
 //! and element count of each operand. The first difference of a team is reported. What an all-to-all sends may differ
-//! in size.
+//! in size; instead what each rank sends to another is held against what that one takes from it, where both are known.
+//! Calls that communicate and are no collectives (an exchange of DTensor, an all-reduce of HLO with a reducer of its own)
+//! are launches, too, and are compared by operator and arguments.
 //!
 //! **Rings.** All ranks' launches are played in program order. A launch blocks its rank until every rank of its team has
 //! arrived, as on one ordered stream; what cannot go on then is reported as a ring of ranks, teams and nodes. This is
 //! stricter than any one machine: a ring that is found may run where streams are many, and hang where they are not.
 //!
-//! One graph for all ranks launches one order everywhere, so only membership is checked. Communication by operators that
-//! are no collectives (send, receive) is not followed. Time is linear in the launches of all ranks.
+//! One graph for all ranks launches one order everywhere, so only membership is checked. Where it is not known who takes
+//! part in a call that may communicate (send, receive, a group that no argument names), several graphs are never said to
+//! agree: the check ends without an answer, unless something else is wrong. Time is linear in the launches of all ranks
+//! and in the tables of what all-to-alls exchange.
 
+mod splits;
+
+use crate::ir::communication::{self, Launch as Communicates, Launches};
 use crate::ir::{Collective, CollectiveKind, Graph, GroupId, NodeId, ProcessGroup};
 use hashbrown::HashMap;
 use indexmap::IndexMap;
@@ -55,6 +62,19 @@ pub enum RanksError {
         group: String,
         /// The rank.
         rank: u32,
+    },
+    /// A call may communicate, and nothing says with whom.
+    #[error(
+        "rank {rank}: `{node}` ({kind}) may communicate with any rank, so whether the ranks agree cannot be decided; all \
+         else agrees"
+    )]
+    Undecided {
+        /// The rank.
+        rank: u32,
+        /// The call.
+        node: String,
+        /// What it is.
+        kind: String,
     },
     /// Two ranks' graphs say different things of a group.
     #[error("group `{group}`: rank {rank}'s graph lists other members or another size than those before it")]
@@ -160,7 +180,7 @@ impl fmt::Display for RankFault {
 /// Checks one graph for all ranks, or one graph for each rank from 0.
 ///
 /// # Errors
-/// [`RanksError`] when it is not known who is in a group.
+/// [`RanksError`] when it is not known who is in a group, or who takes part in a call.
 pub fn check_ranks<G: Borrow<Graph>>(graphs: &[G], options: &RankOptions) -> Result<Vec<RankFault>, RanksError> {
     let graphs: &[&Graph] = &graphs.iter().map(Borrow::borrow).collect::<Vec<_>>();
     let mut game = Game::new(graphs, options)?;
@@ -169,13 +189,16 @@ pub fn check_ranks<G: Borrow<Graph>>(graphs: &[G], options: &RankOptions) -> Res
     {
         return Ok(game.membership(graph));
     }
-    game.read(graphs);
+    let unknown = game.read(graphs);
     game.compare(graphs);
     // A team whose ranks launch different things does not meet, so rings say nothing more.
     if game.faults.is_empty() {
         game.play(graphs);
     }
-    Ok(game.faults)
+    match unknown {
+        Some(unknown) if game.faults.is_empty() => Err(unknown),
+        _ => Ok(game.faults),
+    }
 }
 
 /// What the graphs of all ranks do wrong after a rewrite that they did not before: where each rank was rewritten by
@@ -217,9 +240,11 @@ struct Game {
 }
 
 fn used(graph: &Graph) -> Vec<GroupId> {
-    let mut seen = vec![false; graph.groups().len()];
-    for collective in graph.order().iter().filter_map(|&id| graph.collective(id)) {
-        seen[collective.group.index()] = true;
+    let (mut seen, launches) = (vec![false; graph.groups().len()], Launches::of(graph));
+    for launch in graph.order().iter().filter_map(|&id| launches.get(id)) {
+        if let Communicates::In(group) = launch {
+            seen[group.index()] = true;
+        }
     }
     (0..seen.len()).filter(|&at| seen[at]).map(GroupId::from_index).collect()
 }
@@ -301,13 +326,13 @@ impl Game {
         ranks.sort_unstable();
         ranks.dedup();
         let mut faults = Vec::new();
-        let mut seen = vec![false; graph.groups().len()];
+        let (mut seen, launches) = (vec![false; graph.groups().len()], Launches::of(graph));
         for &id in graph.order() {
-            let Some(collective) = graph.collective(id) else { continue };
-            if std::mem::replace(&mut seen[collective.group.index()], true) {
+            let Some(Communicates::In(group)) = launches.get(id) else { continue };
+            if std::mem::replace(&mut seen[group.index()], true) {
                 continue;
             }
-            let group = &graph.group(collective.group).name;
+            let group = &graph.group(group).name;
             let outside = ranks.iter().find(|&&rank| !self.team_of.contains_key(&(group.clone(), rank)));
             faults.extend(outside.map(|&rank| RankFault::NotAMember {
                 rank,
@@ -318,26 +343,34 @@ impl Game {
         faults
     }
 
-    /// Lists each rank's launches.
-    fn read(&mut self, graphs: &[&Graph]) {
+    /// Lists each rank's launches. Gives the first call of which it is not known who takes part.
+    fn read(&mut self, graphs: &[&Graph]) -> Option<RanksError> {
+        let mut unknown = None;
         for (rank, graph) in graphs.iter().enumerate() {
             // Group to team, once a graph.
             let team = |group: &ProcessGroup| self.team_of.get(&(group.name.clone(), rank as u32)).copied();
             let teams: Vec<Option<usize>> = graph.groups().iter().map(team).collect();
-            let mut steps = Vec::new();
+            let (mut steps, launches) = (Vec::new(), Launches::of(graph));
             for &node in graph.order() {
-                let Some(collective) = graph.collective(node) else { continue };
-                match teams[collective.group.index()] {
-                    Some(team) => steps.push(Step { node, team }),
-                    None => self.faults.push(RankFault::NotAMember {
-                        rank: rank as u32,
-                        node: graph.name_of(node).to_owned(),
-                        group: graph.group(collective.group).name.to_string(),
-                    }),
+                let (rank, name) = (rank as u32, || graph.name_of(node).to_owned());
+                match launches.get(node) {
+                    None => {}
+                    Some(Communicates::Unknown(found)) => {
+                        let undecided = || RanksError::Undecided { rank, node: name(), kind: found.kind.to_owned() };
+                        unknown.get_or_insert_with(undecided);
+                    }
+                    Some(Communicates::In(group)) => match teams[group.index()] {
+                        Some(team) => steps.push(Step { node, team }),
+                        None => {
+                            let group = graph.group(group).name.to_string();
+                            self.faults.push(RankFault::NotAMember { rank, node: name(), group });
+                        }
+                    },
                 }
             }
             self.steps.push(steps);
         }
+        unknown
     }
 
     /// Holds each team's sequences against its first rank's.
@@ -356,7 +389,8 @@ impl Game {
             }
         }
         for (team, sequences) in self.teams.iter().zip(&sequences) {
-            self.faults.extend(first_mismatch(graphs, team, sequences));
+            let fault = first_mismatch(graphs, team, sequences);
+            self.faults.extend(fault.or_else(|| splits::first_mismatch(graphs, team, sequences)));
         }
     }
 
@@ -410,31 +444,15 @@ fn list_of(ranks: &[u32]) -> String {
 
 /// What ranks must agree on: how, and how much.
 fn describe(graph: &Graph, id: NodeId, collective: Collective) -> (String, String) {
-    let mut how = collective.kind.name().to_owned();
-    match collective.kind {
-        CollectiveKind::AllGather { dim } => how += &format!(" dim {dim}"),
-        CollectiveKind::ReduceScatter { op, dim } => how += &format!(" {op} dim {dim}"),
-        CollectiveKind::AllReduce { op } => how += &format!(" {op}"),
-        CollectiveKind::Broadcast { root } => how += &format!(" from {root}"),
-        CollectiveKind::Reduce { op, root } => how += &format!(" {op} to {root}"),
-        CollectiveKind::AllToAll | CollectiveKind::Permute => {}
-    }
-    how += match collective.variant {
-        crate::ir::Variant::Functional => "",
-        crate::ir::Variant::InPlace => " in place",
-        crate::ir::Variant::Out => " out",
-    };
-    how += if collective.coalesced { " coalesced" } else { "" };
-    let one = |&input: &NodeId| {
-        let Some(tensor) = graph.tensor(input) else { return "?".to_owned() };
-        let dtype = tensor.dtype.short_name();
-        match tensor.elements() {
-            _ if collective.kind == CollectiveKind::AllToAll => dtype.to_owned(),
-            Some(elements) => format!("{dtype} x {elements}"),
-            None => format!("{dtype} x ?"),
-        }
+    let one = |&input: &NodeId| match graph.tensor(input) {
+        Some(tensor) if collective.kind == CollectiveKind::AllToAll => tensor.dtype.short_name().to_owned(),
+        _ => communication::amount(graph, input),
     };
     let much: Vec<String> = graph.collective_inputs(id).iter().map(one).collect();
+    let mut how = collective.described();
+    if let Some(reducer) = graph.args_of(id).get("reducer").and_then(crate::ir::Arg::as_str) {
+        how += &format!(" in {reducer}");
+    }
     (how, much.join(", "))
 }
 
@@ -442,7 +460,8 @@ fn first_mismatch(graphs: &[&Graph], team: &Team, sequences: &[Vec<NodeId>]) -> 
     let (&first_rank, first) = (team.ranks.first()?, sequences.first()?);
     let say = |rank: u32, id: NodeId| {
         let graph = graphs[rank as usize];
-        graph.collective(id).map_or_else(Default::default, |collective| describe(graph, id, collective))
+        let call = || (communication::describe(graph, id), String::new());
+        graph.collective(id).map_or_else(call, |collective| describe(graph, id, collective))
     };
     let ended = || ("no launch".to_owned(), String::new());
     let mut found: Option<(usize, usize)> = None;

@@ -420,7 +420,7 @@ impl<'g> Walk<'g, '_> {
                 self.check_read(id, operand)?;
             }
         }
-        let writes = !effects.writes.is_empty() || effects.fence == Fence::Full && !operands.is_empty();
+        let writes = !effects.writes.is_empty() || effects.may_write_operands() && !operands.is_empty();
         if writes && !self.memory.is_empty() {
             if graph.node(id).region != RegionId::ROOT {
                 return undecided(id, "writes memory inside a region");

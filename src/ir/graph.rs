@@ -49,6 +49,20 @@ pub struct ProcessGroup {
     pub members: Vec<Vec<GlobalRank>>,
 }
 
+impl ProcessGroup {
+    /// Whether a group's name only lists who is in it, as HLO text does: `{{0,1},{2,3}}`, `[2,2]<=[4]`.
+    #[must_use]
+    pub fn is_list(name: &str) -> bool {
+        name == "all" || name.starts_with(['{', '[']) || name.starts_with("mesh[")
+    }
+
+    /// Whether the group is its members, whatever it is called.
+    #[must_use]
+    pub fn is_listed(&self) -> bool {
+        Self::is_list(&self.name) && !self.members.is_empty()
+    }
+}
+
 /// What kind of body a region is.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum RegionKind {

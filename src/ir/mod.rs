@@ -2,6 +2,7 @@
 
 pub mod args;
 pub mod bodies;
+pub mod communication;
 pub mod concrete;
 mod effects;
 mod entities;

@@ -143,6 +143,28 @@ pub struct Collective {
     pub coalesced: bool,
 }
 
+impl Collective {
+    /// How it moves data, in words: `broadcast from 1 in place`.
+    #[must_use]
+    pub fn described(self) -> String {
+        let mut how = self.kind.name().to_owned();
+        match self.kind {
+            CollectiveKind::AllGather { dim } => how += &format!(" dim {dim}"),
+            CollectiveKind::ReduceScatter { op, dim } => how += &format!(" {op} dim {dim}"),
+            CollectiveKind::AllReduce { op } => how += &format!(" {op}"),
+            CollectiveKind::Broadcast { root } => how += &format!(" from {root}"),
+            CollectiveKind::Reduce { op, root } => how += &format!(" {op} to {root}"),
+            CollectiveKind::AllToAll | CollectiveKind::Permute => {}
+        }
+        how += match self.variant {
+            Variant::Functional => "",
+            Variant::InPlace => " in place",
+            Variant::Out => " out",
+        };
+        how + if self.coalesced { " coalesced" } else { "" }
+    }
+}
+
 /// What a node does.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Op {

@@ -5,6 +5,7 @@
 //! `torch.relu`, `self.layer.__call__`). What operators do is known to [`super::operators`].
 
 use super::args::{Arg, Args};
+use super::communication;
 use super::entities::NodeId;
 use super::graph::Graph;
 use super::operators::{self, Lookup, Operators};
@@ -77,16 +78,18 @@ impl Effects {
         Self { alias: Alias::Any, fence: Fence::Full, ..Self::pure() }
     }
 
+    /// Whether the node may do anything to its operands' memory: a fence over tensors. Values of HLO have no memory.
+    #[must_use]
+    pub fn may_write_operands(&self) -> bool {
+        self.fence == Fence::Full && self.alias == Alias::Any
+    }
+
     /// Whether the node is a plain view: it hands its first operand's memory on and does nothing else.
     #[must_use]
     pub fn is_view(&self) -> bool {
         matches!(self.alias, Alias::Of(_)) && self.writes.is_empty() && self.fence == Fence::Free
     }
 }
-
-/// Names that mean communication in any namespace.
-const COMMUNICATION: &[&str] =
-    &["send", "recv", "isend", "irecv", "barrier", "monitored_barrier", "batch_p2p_ops", "opaque_comm"];
 
 /// Higher-order operators that are functional: what they call has no effects on its surroundings.
 const FUNCTIONAL_HIGHER_ORDER: &[&str] = &[
@@ -179,10 +182,20 @@ pub fn call_effects(operators: &Operators, target: &str, args: &Args) -> Effects
 }
 
 fn call_effects_with(lookup: &Lookup<'_>, target: &str, args: &Args) -> Effects {
+    if let Some(effects) = lookup.declared(target, args) {
+        return effects;
+    }
     let (namespace, base, _) = split_target(target);
-    if COMMUNICATION.contains(&base) || matches!(namespace, "c10d" | "opaque_comm" | "symm_mem" | "self") {
+    if let Some(communication) = communication::of_call(target, args) {
+        return match (communication.by_data, communication.keeps_order()) {
+            (false, _) => Effects::fence(),
+            (true, true) => Effects { fence: Fence::Full, ..Effects::pure() },
+            (true, false) => Effects::pure(),
+        };
+    }
+    if namespace == "self" {
         // `self.attr` without a call is a constant of the module.
-        let constant = namespace == "self" && args == &Args::default() && !target.ends_with(".__call__");
+        let constant = args == &Args::default() && !target.ends_with(".__call__");
         return if constant { Effects::pure() } else { Effects::fence() };
     }
     if namespace == "higher_order" {
@@ -194,15 +207,20 @@ fn call_effects_with(lookup: &Lookup<'_>, target: &str, args: &Args) -> Effects 
         };
     }
     if let Some(opcode) = target.strip_prefix("hlo-") {
-        return hlo_effects(opcode);
+        return hlo_effects(opcode, args);
     }
     lookup.effects(target, args)
 }
 
 /// Values of HLO are immutable: an instruction writes and shares nothing.
-fn hlo_effects(opcode: &str) -> Effects {
-    let draws = matches!(opcode, "rng" | "rng-get-and-update-state");
-    Effects { fence: if draws { Fence::Random } else { Fence::Free }, ..Effects::pure() }
+fn hlo_effects(opcode: &str, args: &Args) -> Effects {
+    let fence = match opcode {
+        "rng" | "rng-get-and-update-state" => Fence::Random,
+        // It runs a body in which something acts on the world outside.
+        _ if args.get("effects").is_some() => Fence::Full,
+        _ => Fence::Free,
+    };
+    Effects { fence, ..Effects::pure() }
 }
 
 /// Which element of a tuple a node takes, counted from the front; `None` where it is no such node, or no number says.

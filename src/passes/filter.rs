@@ -85,6 +85,9 @@ pub(super) fn only_wait(graph: &Graph, readers: &Readers, id: NodeId) -> Result<
     if graph.args_of(id).get("split").is_some() {
         return Err(Reason::StartAndDone);
     }
+    if graph.args_of(id).get("autograd").is_some() {
+        return Err(Reason::Filtered { by: "its gradient: a merged launch would have none" });
+    }
     if collective.variant == Variant::Out {
         return Err(Reason::WritesOut);
     }
@@ -181,6 +184,8 @@ pub(super) struct XlaRules {
     pinned: bool,
     /// By arena index: whether an order edge begins or ends there; empty if there are none.
     tied: Vec<bool>,
+    /// Collectives whose reducer is more than one instruction, sorted.
+    wrapped: Vec<NodeId>,
 }
 
 impl XlaRules {
@@ -192,13 +197,20 @@ impl XlaRules {
             tied[edge.before.index()] = true;
             tied[edge.after.index()] = true;
         }
-        Self { pinned: graph.order().iter().any(|&id| of_kind(id) && pins(id)), tied }
+        let wraps =
+            |id: NodeId| graph.args_of(id).get("reducer").and_then(Arg::as_str).is_some_and(|r| r.contains("by "));
+        let mut wrapped: Vec<NodeId> = graph.order().iter().copied().filter(|&id| of_kind(id) && wraps(id)).collect();
+        wrapped.sort_unstable();
+        Self { pinned: graph.order().iter().any(|&id| of_kind(id) && pins(id)), tied, wrapped }
     }
 
     pub(super) fn check(&self, collective: NodeId, wait: NodeId) -> Result<(), Reason> {
         let tied = |id: NodeId| self.tied.get(id.index()) == Some(&true);
         if self.pinned {
             return Err(Reason::Filtered { by: "policy xla: one of its kind pins its layout" });
+        }
+        if self.wrapped.binary_search(&collective).is_ok() {
+            return Err(Reason::Filtered { by: "policy xla: its reducer is more than one instruction" });
         }
         if tied(collective) || tied(wait) {
             return Err(Reason::Filtered { by: "policy xla: it has order edges" });

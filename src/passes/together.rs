@@ -6,8 +6,9 @@
 //! that forbids a merge may lead through any rank. The launches are put in one order, of which each rank gets its part:
 //! no ring can close, because the first launch of that order that has not run is waited for by nobody before it.
 //!
-//! What a send on one rank means for the receive on another is not followed. It need not be: on each rank both keep their
-//! order with every collective.
+//! A call that communicates in a known group is a launch like any other. What a send on one rank means for the receive on
+//! another is not known, so that graphs with calls whose ranks are not known are refused: launches of others that change
+//! places around them might close a ring.
 //!
 //! A collective is merged if every rank of its group can merge it, and buckets of a group hold the same launches in the
 //! same order on every rank. What moves nothing is folded if every rank can fold it. The other passes run on each graph by
@@ -73,6 +74,19 @@ pub enum TogetherError {
         node: String,
         /// The group.
         group: String,
+    },
+    /// A call may communicate, and nothing says with whom.
+    #[error(
+        "rank {rank}: `{node}` ({kind}) may communicate with any rank, so no order of launches is known to be safe; rewrite \
+         the parts of the program before and behind it by themselves"
+    )]
+    UnknownCommunication {
+        /// The rank.
+        rank: usize,
+        /// The call.
+        node: String,
+        /// What it is.
+        kind: String,
     },
     /// A group has ranks that have no graph.
     #[error("group `{group}` has rank {member}, but there are graphs for {ranks} ranks")]

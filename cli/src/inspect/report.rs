@@ -1,7 +1,7 @@
 //! What is known of a graph's collectives, as data: the listing is made from it, and it is the JSON.
 
 use crate::units::human;
-use bucketeer::ir::{Dependencies, Graph, NodeId, Op, Type};
+use bucketeer::ir::{Dependencies, Graph, NodeId, Op, RegionId, Type, communication};
 use bucketeer::passes::liveness::peak_live;
 use bucketeer::passes::survey::{Surveyed, branch_around, survey};
 use serde::Serialize;
@@ -17,6 +17,19 @@ pub struct CollectiveReport {
     pub bytes: Option<u64>,
     pub wait: Option<String>,
     pub depth: u32,
+}
+
+/// A call that communicates, or may, and is no collective.
+#[derive(Debug, Serialize)]
+pub struct CommunicationReport {
+    pub name: String,
+    pub kind: String,
+    /// The name of the group, if it is known.
+    pub group: Option<String>,
+    /// The region it is in, if that is not the graph itself.
+    pub region: Option<String>,
+    /// Whether it keeps its order with every collective.
+    pub keeps_order: bool,
 }
 
 #[derive(Debug, Serialize)]
@@ -41,6 +54,7 @@ pub struct GraphReport {
     pub graph: String,
     pub nodes: usize,
     pub collectives: Vec<CollectiveReport>,
+    pub other_communication: Vec<CommunicationReport>,
     pub totals: Vec<TotalReport>,
     pub groups: Vec<GroupReport>,
     pub peak_live_bytes: u64,
@@ -80,6 +94,7 @@ impl GraphReport {
             graph: graph.name.clone(),
             nodes: graph.order().len(),
             collectives: Vec::new(),
+            other_communication: Vec::new(),
             totals: Vec::new(),
             groups: groups(graph),
             peak_live_bytes: 0,
@@ -91,6 +106,7 @@ impl GraphReport {
             let dependencies = Dependencies::of(graph);
             let found = survey(graph, &dependencies);
             report.collectives = found.iter().map(|one| collective(graph, one)).collect();
+            report.other_communication = other_communication(graph);
             report.totals = totals(graph, &found);
             report.peak_live_bytes = peak_live(graph).bytes;
             report.warnings = warnings(graph, &found);
@@ -112,6 +128,21 @@ fn collective(graph: &Graph, one: &Surveyed) -> CollectiveReport {
         wait: one.wait.map(|wait| graph.name_of(wait).to_owned()),
         depth: one.depth,
     }
+}
+
+fn other_communication(graph: &Graph) -> Vec<CommunicationReport> {
+    let one = |&id: &NodeId| {
+        let found = communication::of(graph, id)?;
+        let region = graph.node(id).region;
+        Some(CommunicationReport {
+            name: graph.name_of(id).to_owned(),
+            kind: found.kind.to_owned(),
+            group: found.group.map(ToOwned::to_owned),
+            region: (region != RegionId::ROOT).then(|| graph.region(region).label.to_string()),
+            keeps_order: found.keeps_order(),
+        })
+    };
+    graph.order().iter().filter_map(one).collect()
 }
 
 /// The dtype of a collective's result; of a coalesced one, the one that all have.

@@ -121,6 +121,7 @@ fn refused(files: &[File], error: TogetherError) -> anyhow::Error {
         }
         TogetherError::Rank { .. }
         | TogetherError::UnknownMembers { .. }
+        | TogetherError::UnknownCommunication { .. }
         | TogetherError::Differ { .. }
         | TogetherError::Stuck { .. }
         | TogetherError::Region { .. }

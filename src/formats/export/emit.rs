@@ -2,7 +2,7 @@
 
 use super::codes;
 use super::schemas;
-use crate::formats::fx::{Parameter, legacy_group, parameters};
+use crate::formats::fx::{Parameter, legacy_group, namespace, parameters};
 use crate::ir::ops::torch_name;
 use crate::ir::{Arg, Args, Collective, CollectiveKind, Graph, NodeId, Op, Type};
 use std::fmt::Write;
@@ -95,7 +95,7 @@ fn collective_call(graph: &Graph, id: NodeId, collective: Collective) -> (String
     if let Some(out) = args.get("out") {
         full.keyword.push(("out".into(), out.clone()));
     }
-    let namespace = if legacy.is_some() { "c10d_functional" } else { "_c10d_functional" };
+    let namespace = namespace(args, legacy.is_some());
     (format!("{namespace}.{}.default", torch_name(collective)), full, names)
 }
 

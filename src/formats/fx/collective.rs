@@ -7,6 +7,7 @@
 //!
 //! The older `c10d_functional` operators name a group by a tag and its ranks: its name is `tag:[0, 1]`.
 
+use crate::ir::communication;
 use crate::ir::ops::{CollectiveForm, torch_collective};
 use crate::ir::{Arg, Args, Collective, CollectiveKind, GlobalRank, Graph, GroupId, Op, ReduceOp, Variant};
 
@@ -111,19 +112,42 @@ pub(in crate::formats) fn meaning(
         if let Some(form) = torch_collective(base) {
             let legacy = namespace == "c10d_functional";
             let found = legacy.then(|| collective(graph, form, true, &args, group)).flatten();
-            if let Some(meaning) = found.or_else(|| collective(graph, form, false, &args, group)) {
+            if let Some(mut meaning) = found.or_else(|| collective(graph, form, false, &args, group)) {
+                if namespace == AUTOGRAD {
+                    meaning.args.keyword.push((HAS_GRADIENT.into(), Arg::Bool(true)));
+                }
                 return meaning;
             }
         }
     }
+    // A group of what has no word is a group like others: its members can be given.
+    if let Some(name) = communication::of_call(target, &args).and_then(|found| found.group) {
+        graph.intern_group(name, None);
+    }
     Meaning { op: Op::Call(graph.intern(target)), args, opaque_group: None }
+}
+
+/// The namespace of functional collectives that have gradients. They mean what the others do.
+const AUTOGRAD: &str = "_c10d_functional_autograd";
+
+/// The argument that says so.
+const HAS_GRADIENT: &str = "autograd";
+
+/// The namespace of a collective's operator.
+pub(in crate::formats) fn namespace(args: &Args, legacy: bool) -> &'static str {
+    match (legacy, args.get(HAS_GRADIENT).is_some()) {
+        (true, _) => "c10d_functional",
+        (false, true) => AUTOGRAD,
+        (false, false) => "_c10d_functional",
+    }
 }
 
 /// Namespace and name of an operator that may be a functional collective.
 fn functional_operator(target: &str) -> Option<(&str, &str)> {
     let (namespace, rest) = target.split_once('.')?;
     let base = rest.strip_suffix(".default").unwrap_or(rest);
-    (matches!(namespace, "_c10d_functional" | "c10d_functional") && !base.contains('.')).then_some((namespace, base))
+    let known = matches!(namespace, "_c10d_functional" | "c10d_functional" | AUTOGRAD);
+    (known && !base.contains('.')).then_some((namespace, base))
 }
 
 fn wait_arguments(args: &Args) -> Option<Args> {

@@ -1,6 +1,6 @@
 //! From nodes to statements, for those that were never text or are no longer what their text says.
 
-use super::collective::{Parameter, legacy_group, parameters};
+use super::collective::{Parameter, legacy_group, namespace, parameters};
 use super::error::FxPrintError;
 use super::expr::{ALIAS, BINARY, MODULE_CALL, PYTHON, UNARY, is_identifier};
 use super::tails::{LastUses, Seen, can_delete, write_tail};
@@ -180,7 +180,7 @@ pub(super) fn write_right_side(out: &mut String, graph: &Graph, id: NodeId) -> R
             let legacy = of_legacy.is_some_and(|collective| legacy_group(graph, collective.group).is_some());
             let of_list = graph.operands(id).first().is_some_and(|&of| matches!(graph.type_of(of), Type::Tuple(_)));
             let plural = if of_list || graph.waits_for_list(id) { "s" } else { "" };
-            let _ = write!(out, "torch.ops.{}.wait_tensor{plural}.default(", namespace(legacy));
+            let _ = write!(out, "torch.ops.{}.wait_tensor{plural}.default(", namespace(graph.args_of(id), legacy));
             write_args(out, graph, id, graph.args_of(id))?;
             out.push(')');
             Ok(())
@@ -188,10 +188,6 @@ pub(super) fn write_right_side(out: &mut String, graph: &Graph, id: NodeId) -> R
         Op::Collective(collective) => write_collective(out, graph, id, collective),
         Op::Call(target) => write_call(out, graph, id, graph.text(target)),
     }
-}
-
-const fn namespace(legacy: bool) -> &'static str {
-    if legacy { "c10d_functional" } else { "_c10d_functional" }
 }
 
 fn operand_name(graph: &Graph, id: NodeId, index: u32) -> Result<&str, FxPrintError> {
@@ -221,7 +217,7 @@ fn write_collective(out: &mut String, graph: &Graph, id: NodeId, collective: Col
     let legacy = legacy_group(graph, collective.group).is_some();
     let args = graph.args_of(id);
     let mut kept = args.positional.iter();
-    let _ = write!(out, "torch.ops.{}.{}.default(", namespace(legacy), torch_name(collective));
+    let _ = write!(out, "torch.ops.{}.{}.default(", namespace(args, legacy), torch_name(collective));
     for (index, parameter) in parameters(collective.kind.name(), legacy).enumerate() {
         if index > 0 {
             out.push_str(", ");

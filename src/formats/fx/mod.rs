@@ -24,7 +24,7 @@ mod statement;
 mod tails;
 mod write;
 
-pub(super) use collective::{Meaning, Parameter, legacy_group, meaning, parameters};
+pub(super) use collective::{Meaning, Parameter, legacy_group, meaning, namespace, parameters};
 pub use emit::print_fresh;
 pub use error::{FxError, FxPrintError};
 

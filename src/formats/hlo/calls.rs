@@ -5,6 +5,7 @@
 //! different bodies are different calls, whatever the bodies are called.
 
 use super::module::{Computation, Instruction, Module};
+use super::opcodes::{Doing, doing};
 use crate::ir::RegionKind;
 
 /// What becomes of a computation.
@@ -95,4 +96,28 @@ pub(super) fn digests(text: &str, module: &Module) -> Vec<u128> {
         digests.push(digest);
     }
     digests
+}
+
+/// By computation: an instruction in it, or in what it calls, that moves data between devices or may do so; `None` if there
+/// is none. Of those that are regions or the entry, the graph has the instructions themselves.
+pub(super) fn hidden(text: &str, module: &Module) -> Vec<Option<u32>> {
+    let mut hidden: Vec<Option<u32>> = Vec::with_capacity(module.computations.len());
+    // Opcodes are few, instructions are many.
+    let mut computes = hashbrown::HashMap::<&str, bool, rustc_hash::FxBuildHasher>::default();
+    for (computation, is_called) in module.computations.iter().zip(module.is_called()) {
+        let mut first = |mut range: std::ops::Range<usize>| {
+            range.find(|&at| {
+                let instruction = &module.instructions[at];
+                let opcode = instruction.opcode.of(text);
+                let acts = || {
+                    let says_so = module.attribute(text, instruction, "custom_call_has_side_effect");
+                    opcode == "custom-call" && says_so.is_some_and(|value| value.of(text) == "true")
+                };
+                !*computes.entry(opcode).or_insert_with(|| doing(opcode) == Doing::Computes) || acts()
+            })
+        };
+        let own = if is_called { first(computation.instructions()).map(|at| at as u32) } else { None };
+        hidden.push(own.or_else(|| module.called(computation.body).find_map(|callee| hidden[callee])));
+    }
+    hidden
 }

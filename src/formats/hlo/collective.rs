@@ -6,7 +6,9 @@ use super::error::Fault;
 use super::groups::{self, Lists, MAX_DEVICES};
 use super::lex::Span;
 use super::module::{Instruction, Module};
-use crate::ir::{Arg, Collective, CollectiveKind, GlobalRank, Graph, GroupId, Meta, ReduceOp, Type, Variant};
+use super::opcodes::{Doing, doing};
+use super::reducers::{self, Reducer};
+use crate::ir::{Arg, Collective, CollectiveKind, DType, GlobalRank, Graph, GroupId, Meta, Type, Variant};
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
 
@@ -78,7 +80,7 @@ pub(super) struct Collectives<'t> {
     /// The same by the devices they stand for.
     by_members: HashMap<Lists, GroupId, FxBuildHasher>,
     listed: usize,
-    reductions: HashMap<usize, Option<ReduceOp>, FxBuildHasher>,
+    reductions: HashMap<usize, Option<Reducer>, FxBuildHasher>,
 }
 
 impl<'t> Collectives<'t> {
@@ -149,10 +151,10 @@ impl<'t> Collectives<'t> {
         }
         let attribute = |key: &str| module.attribute(text, from, key);
         let dim = attribute("dimensions").and_then(|value| first_number(value.of(text)));
-        let reduction = match attribute("to_apply").and_then(|value| module.called(value).next()) {
-            Some(callee) => self.reduction(module, callee),
-            None => None,
-        };
+        let reducer = attribute("to_apply").and_then(|value| self.reducer(module, module.called(value).next()?));
+        let inputs = dtypes(&result);
+        let noted = reducer.and_then(|reducer| reducer.noted(inputs.iter().copied()));
+        let reduction = reducer.map(|reducer| reducer.op).filter(|_| noted.is_some());
         let coalesced = matches!(result, Type::Tuple(_));
         let mut positional = Vec::new();
         let kind = match (opcode, reduction, dim) {
@@ -166,15 +168,7 @@ impl<'t> Collectives<'t> {
             }
             _ => return Ok(None),
         };
-        // XLA takes 0 as none.
-        let channel = attribute("channel_id").is_some_and(|value| value.of(text) != "0");
-        let global = attribute("use_global_device_ids").is_some_and(|value| value.of(text) == "true");
-        let mode = match (channel, global, opcode) {
-            (false, ..) => Mode::Replicas,
-            (true, true, _) => Mode::Devices,
-            (true, false, Opcode::Permute | Opcode::AllToAll) => Mode::Partitions,
-            (true, false, _) => Mode::Rows,
-        };
+        let (mode, channel, global) = self.mode(module, from);
         let listed = match opcode {
             Opcode::Permute => {
                 let Some(value) = attribute("source_target_pairs") else { return Ok(None) };
@@ -204,6 +198,9 @@ impl<'t> Collectives<'t> {
         if starts {
             say("split", Arg::Bool(true));
         }
+        if let Some(note) = noted.flatten() {
+            say("reducer", Arg::Str(note.into()));
+        }
         if !domain.is_empty() {
             say("domain", Arg::Str(domain.into()));
         }
@@ -231,30 +228,95 @@ impl<'t> Collectives<'t> {
         }
     }
 
-    /// The reduction that a computation is: of two parameters, by one instruction.
-    fn reduction(&mut self, module: &Module, computation: usize) -> Option<ReduceOp> {
+    /// What the numbers of an instruction's groups count, and whether it has a channel and names all devices.
+    fn mode(&self, module: &Module, from: &Instruction) -> (Mode, bool, bool) {
         let text = self.text;
-        *self.reductions.entry(computation).or_insert_with(|| {
-            let computation = &module.computations[computation];
-            let [a, b, root] = &module.instructions[computation.instructions()] else { return None };
-            let is_parameter = |instruction: &Instruction| instruction.opcode.of(text) == "parameter";
-            let targets: Vec<u32> = module.operands(root).iter().map(|operand| operand.target).collect();
-            let first = computation.first;
-            let of_both = targets == [first, first + 1] || targets == [first + 1, first];
-            if !is_parameter(a) || !is_parameter(b) || !of_both || computation.root != first + 2 {
-                return None;
+        let attribute = |key: &str| module.attribute(text, from, key).map_or("", |value| value.of(text));
+        // XLA takes 0 as none.
+        let channel = !matches!(attribute("channel_id"), "" | "0");
+        let global = attribute("use_global_device_ids") == "true";
+        let opcode = from.opcode.of(text);
+        let by_partition = ["collective-permute", "all-to-all", "collective-broadcast", "ragged-all-to-all"];
+        let by_partition = by_partition.contains(&opcode.strip_suffix("-start").unwrap_or(opcode));
+        let mode = match (channel, global) {
+            (false, _) => Mode::Replicas,
+            (true, true) => Mode::Devices,
+            (true, false) if by_partition => Mode::Partitions,
+            (true, false) => Mode::Rows,
+        };
+        (mode, channel, global)
+    }
+
+    /// The reduction that a computation is.
+    fn reducer(&mut self, module: &Module, computation: usize) -> Option<Reducer> {
+        let text = self.text;
+        *self.reductions.entry(computation).or_insert_with(|| reducers::reducer(text, module, computation))
+    }
+
+    /// What an instruction that became no collective of the graph moves between devices, in words, and in which group if
+    /// that is known. `hidden` is an instruction inside of it that communicates.
+    pub(super) fn communication(
+        &mut self,
+        graph: &mut Graph,
+        module: &Module,
+        instruction: &Instruction,
+        hidden: Option<&Instruction>,
+    ) -> Result<Option<(String, Option<GroupId>)>, Fault> {
+        let text = self.text;
+        let opcode = instruction.opcode.of(text);
+        let value = |of: &Instruction, key: &str| module.attribute(text, of, key).map_or("", |value| value.of(text));
+        let of_host = value(instruction, "is_host_transfer") == "true";
+        let what = match (doing(opcode), hidden) {
+            (Doing::Collective, _) => {
+                return self
+                    .group_of(graph, module, instruction)
+                    .map(|group| Some((self.words(module, instruction), group)));
             }
-            Some(match root.opcode.of(text) {
-                "add" => ReduceOp::Sum,
-                "multiply" => ReduceOp::Product,
-                "minimum" => ReduceOp::Min,
-                "maximum" => ReduceOp::Max,
-                "and" => ReduceOp::BitAnd,
-                "or" => ReduceOp::BitOr,
-                "xor" => ReduceOp::BitXor,
-                _ => return None,
-            })
-        })
+            (_, Some(inner)) => {
+                let known = doing(inner.opcode.of(text)) == Doing::Collective;
+                let inside = if known { self.words(module, inner) } else { format!("`{}`", inner.opcode.of(text)) };
+                let what = format!("{opcode} with {inside} inside");
+                let group = if known { self.group_of(graph, module, inner)? } else { None };
+                return Ok(Some((what, group)));
+            }
+            (Doing::Talks, None) if of_host => format!("host {opcode}"),
+            (Doing::Talks, None) => opcode.to_owned(),
+            (Doing::Unknown, None) => format!("`{opcode}`, which is not known"),
+            (Doing::Computes, None) if value(instruction, "custom_call_has_side_effect") == "true" => {
+                format!("custom-call of {} with side effects", value(instruction, "custom_call_target"))
+            }
+            (Doing::Computes, None) => return Ok(None),
+        };
+        Ok(Some((what, None)))
+    }
+
+    /// A collective that the graph has no word for, in words.
+    fn words(&mut self, module: &Module, instruction: &Instruction) -> String {
+        let text = self.text;
+        let opcode = instruction.opcode.of(text);
+        let dim = module.attribute(text, instruction, "dimensions").and_then(|value| first_number(value.of(text)));
+        match (opcode, module.operands(instruction).len(), dim) {
+            ("all-to-all", inputs, None) => format!("all-to-all of {inputs} tensors"),
+            ("all-to-all", _, Some(dim)) => format!("all-to-all along dimension {dim}"),
+            _ => {
+                let callee =
+                    module.attribute(text, instruction, "to_apply").and_then(|value| module.called(value).next());
+                let unknown = callee.is_some_and(|callee| self.reducer(module, callee).is_none());
+                if unknown { format!("{opcode} with a reducer of its own") } else { opcode.to_owned() }
+            }
+        }
+    }
+
+    /// The group of an instruction that moves data. A permute without pairs that can be read is among all.
+    fn group_of(
+        &mut self,
+        graph: &mut Graph,
+        module: &Module,
+        instruction: &Instruction,
+    ) -> Result<Option<GroupId>, Fault> {
+        let (mode, ..) = self.mode(module, instruction);
+        let listed = module.attribute(self.text, instruction, "replica_groups");
+        self.group(graph, mode, listed).map(Some)
     }
 
     fn pairs(&self, value: Span, mode: Mode) -> Result<Arg, Fault> {
@@ -311,10 +373,8 @@ impl<'t> Collectives<'t> {
                 let size = lists.first().map(|first| first.len() as u32);
                 let size = size.filter(|&size| lists.iter().all(|list| list.len() == size as usize));
                 let id = graph.intern_group(&name, size);
-                if size.is_some() {
-                    let ranks = |list: &Vec<u32>| list.iter().map(|&id| GlobalRank(id)).collect();
-                    graph.group_mut(id).members = lists.iter().map(ranks).collect();
-                }
+                let ranks = |list: &Vec<u32>| list.iter().map(|&id| GlobalRank(id)).collect();
+                graph.group_mut(id).members = lists.iter().map(ranks).collect();
                 self.by_members.insert(lists, id);
                 id
             }
@@ -349,5 +409,14 @@ impl<'t> Collectives<'t> {
                 .map(|list| list.iter().flat_map(|&of| (0..partitions).map(move |p| of * partitions + p)).collect())
                 .collect(),
         }
+    }
+}
+
+/// The dtypes of a result's tensors.
+fn dtypes(ty: &Type) -> Vec<DType> {
+    match ty {
+        Type::Tensor(tensor) => vec![tensor.dtype],
+        Type::Tuple(parts) => parts.iter().flat_map(dtypes).collect(),
+        _ => Vec::new(),
     }
 }

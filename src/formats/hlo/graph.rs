@@ -21,8 +21,10 @@
 //! Regions return their root to the instruction that calls them, which has it as an operand. So a region stands above
 //! all that depends on it, and two modules are equal only if their bodies are, as functions of their parameters.
 //!
-//! What acts on the world outside (`send`, `outfeed`, custom calls that say so) is an operand of the output, or of the
-//! instruction that calls the region it is in, so that none can go unnoticed.
+//! What acts on the world outside (`send`, `outfeed`, custom calls that say so, opcodes that are not known) is an operand of
+//! the output, or of the instruction that calls the region it is in, so that none can go unnoticed. Such calls, and
+//! collectives that the graph has no word for, say in arguments what they move and between whom; see
+//! [`communication`](crate::ir::communication).
 //!
 //! HLO has no effects on memory and no order beside operands and `control-predecessors`, which become order edges.
 //! Metadata is no part of the graph, but for `op_name` of collectives.
@@ -32,8 +34,10 @@ use super::calls::{self, Role, region_attributes};
 use super::collective::{self, Collectives, Decoded};
 use super::error::Fault;
 use super::lex::Span;
-use super::module::{Module, flies, is_call};
+use super::module::{Instruction, Module, flies, is_call};
+use super::opcodes::{Doing, doing};
 use super::{domains, layout, shape};
+use crate::ir::communication;
 use crate::ir::{
     Arg, Args, ArgsId, ControlEdge, Graph, Name, Names, NodeId, Op, Region, RegionId, Strength, Type, TypeId,
 };
@@ -44,9 +48,6 @@ use std::fmt::Write;
 
 /// Attributes that do not say what an instruction computes.
 const NOTES: &[&str] = &["metadata", "origin", "statistics", "control-predecessors"];
-
-/// Opcodes that act on the world outside.
-const EFFECTS: &[&str] = &["send", "send-done", "recv", "recv-done", "infeed", "outfeed"];
 
 /// No instruction, no node.
 pub(super) const NONE: u32 = u32::MAX;
@@ -80,11 +81,23 @@ pub(super) fn build(text: &str, module: &mut Module) -> Result<(Graph, Links), F
 
 type Operands = SmallVec<[NodeId; 8]>;
 
+/// Whether a type of the graph says all that a shape does.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Known {
+    Whole,
+    Partly,
+}
+
+/// What moves, and the name of the group.
+type Communication = (String, Option<Box<str>>);
+
 struct Builder<'t> {
     text: &'t str,
     module: &'t Module,
     roles: Vec<Role>,
     digests: Vec<u128>,
+    /// By computation that is part of its caller: what communicates in it. Empty if nothing does.
+    hidden: Vec<Option<u32>>,
     collectives: Collectives<'t>,
     graph: Graph,
     links: Links,
@@ -94,11 +107,11 @@ struct Builder<'t> {
     /// Inputs by their numbers.
     inputs: Vec<(u64, NodeId)>,
     nodes: Vec<NodeId>,
-    types: HashMap<&'t str, TypeId, FxBuildHasher>,
+    types: HashMap<&'t str, (TypeId, Known), FxBuildHasher>,
     /// Arguments by their text, in which the number of operands comes first.
     args: HashMap<Box<str>, ArgsId, FxBuildHasher>,
     /// By opcode.
-    targets: HashMap<&'t str, Name, FxBuildHasher>,
+    targets: HashMap<&'t str, (Name, Doing), FxBuildHasher>,
     wait_args: ArgsId,
     /// By name: whether a node has it, and the next number to try where one has.
     used: Vec<bool>,
@@ -111,6 +124,13 @@ impl<'t> Builder<'t> {
         let count = module.instructions.len();
         let (nodes, operands) = (count + count / 8, module.operand_count() + count / 8);
         let mut graph = Graph::with_names(module.name.of(text), names, nodes, operands);
+        let roles = calls::roles(text, module);
+        let mut hidden = calls::hidden(text, module);
+        // The graph has the instructions of all other bodies.
+        hidden.iter_mut().zip(&roles).filter(|(_, role)| **role != Role::Inner).for_each(|(at, _)| *at = None);
+        if hidden.iter().all(Option::is_none) {
+            hidden.clear();
+        }
         let wait_args = graph.intern_args(Args::positional(vec![Arg::Operand(0)]));
         let links = Links {
             instruction: Vec::with_capacity(nodes),
@@ -122,8 +142,9 @@ impl<'t> Builder<'t> {
         Ok(Self {
             text,
             module,
-            roles: calls::roles(text, module),
+            roles,
             digests: calls::digests(text, module),
+            hidden,
             collectives: Collectives::new(text, module)?,
             graph,
             links,
@@ -194,14 +215,27 @@ impl<'t> Builder<'t> {
     }
 
     fn ty(&mut self, span: Span) -> Result<TypeId, Fault> {
+        self.typed(span).map(|(ty, _)| ty)
+    }
+
+    /// The type of a shape, and whether it says all that the shape does.
+    fn typed(&mut self, span: Span) -> Result<(TypeId, Known), Fault> {
         let text = span.of(self.text);
         if let Some(&known) = self.types.get(text) {
             return Ok(known);
         }
         let ty = shape::parse(text).map_err(|fault| fault.shifted(span.at()))?;
+        let known = if shape::is_known(&ty) { Known::Whole } else { Known::Partly };
         let id = self.graph.intern_type(ty);
-        self.types.insert(text, id);
-        Ok(id)
+        self.types.insert(text, (id, known));
+        Ok((id, known))
+    }
+
+    /// A shape that the graph's types do not tell from others, as an argument.
+    fn shape_note(&mut self, at: usize) -> Result<Option<String>, Fault> {
+        let span = self.module.instructions[at].shape;
+        let (_, known) = self.typed(span)?;
+        Ok((known == Known::Partly).then(|| shape::without_layouts(span.of(self.text))))
     }
 
     fn instruction(&mut self, computation: usize, at: usize, may_fly: bool, domain: &str) -> Result<(), Fault> {
@@ -283,8 +317,13 @@ impl<'t> Builder<'t> {
     }
 
     fn target(&mut self, opcode: &'t str) -> Op {
+        Op::Call(self.target_of(opcode).0)
+    }
+
+    /// The target of an opcode, and what it does beside computing.
+    fn target_of(&mut self, opcode: &'t str) -> (Name, Doing) {
         let graph = &mut self.graph;
-        Op::Call(*self.targets.entry(opcode).or_insert_with(|| graph.intern(&format!("hlo-{opcode}"))))
+        *self.targets.entry(opcode).or_insert_with(|| (graph.intern(&format!("hlo-{opcode}")), doing(opcode)))
     }
 
     fn parameter(&mut self, computation: usize, at: usize, name: Name, ty: TypeId) -> Result<(), Fault> {
@@ -293,14 +332,19 @@ impl<'t> Builder<'t> {
         let Some(number) = number.parse::<u64>().ok().filter(|&number| i64::try_from(number).is_ok()) else {
             return Err(Fault::new(span.at(), format!("`{number}` is no parameter's number"), "a number from 0"));
         };
+        let note = self.shape_note(at)?.map(|shape| ("shape".into(), Arg::Str(shape.into())));
         if self.roles[computation] == Role::Entry {
-            let id = self.push(at, Op::Input, name, ty, ArgsId::EMPTY, &[]);
+            let args = match note {
+                Some(note) => self.graph.intern_args(Args { positional: Vec::new(), keyword: vec![note] }),
+                None => ArgsId::EMPTY,
+            };
+            let id = self.push(at, Op::Input, name, ty, args, &[]);
             self.inputs.push((number, id));
             return Ok(());
         }
         let of = self.module.computations[computation].name.of(self.text);
-        let args = Args::positional(vec![Arg::Int(number as i64), Arg::Str(of.into())]);
-        let args = self.graph.intern_args(args);
+        let positional = vec![Arg::Int(number as i64), Arg::Str(of.into())];
+        let args = self.graph.intern_args(Args { positional, keyword: note.into_iter().collect() });
         let target = self.target("parameter");
         self.push(at, target, name, ty, args, &[]);
         Ok(())
@@ -370,8 +414,17 @@ impl<'t> Builder<'t> {
                 regions.push((key, callees));
             }
         }
+        let (target, doing) = self.target_of(opcode);
+        let communicates = self.communication(instruction, doing)?;
+        let note = self.shape_note(at)?;
         let mut buffer = std::mem::take(&mut self.buffer);
         buffer.clear();
+        if let Some(shape) = &note {
+            let _ = write!(buffer, "{shape}|");
+        }
+        if let Some((what, group)) = &communicates {
+            let _ = write!(buffer, "{what}|{}|", group.as_deref().unwrap_or(""));
+        }
         buffer.push_str(itoa::Buffer::new().format(count));
         for (key, callees) in &regions {
             let _ = write!(buffer, "|{key} {}", callees.len());
@@ -411,20 +464,43 @@ impl<'t> Builder<'t> {
         let args = match self.args.get(buffer.as_str()) {
             Some(&known) => known,
             None => {
-                let args = call_args(count, &regions, effects, &buffer[start..]);
+                let mut args = call_args(count, &regions, effects, &buffer[start..]);
+                args.keyword.extend(note.map(|shape| ("shape".into(), Arg::Str(shape.into()))));
+                if let Some((what, group)) = &communicates {
+                    args.keyword.push((communication::COMMUNICATION.into(), Arg::Str(escaped(what))));
+                    args.keyword.extend(group.clone().map(|name| (communication::GROUP.into(), Arg::Str(name))));
+                }
                 let id = self.graph.intern_args(args);
                 self.args.insert(buffer.as_str().into(), id);
                 id
             }
         };
         self.buffer = buffer;
-        let target = self.target(opcode);
-        let id = self.push(at, target, name, ty, args, &operands);
-        let says_so = || module.attribute(text, instruction, "custom_call_has_side_effect").is_some();
-        if effects > 0 || EFFECTS.contains(&opcode) || (opcode == "custom-call" && says_so()) {
+        let id = self.push(at, Op::Call(target), name, ty, args, &operands);
+        let acts = communicates.is_some() && communication::of(&self.graph, id).is_some_and(|one| one.keeps_order());
+        if effects > 0 || acts {
             self.effects[computation].push(id);
         }
         Ok(())
+    }
+
+    /// What an instruction that is no collective of the graph moves between devices, and the name of the group.
+    fn communication(&mut self, instruction: &Instruction, doing: Doing) -> Result<Option<Communication>, Fault> {
+        let hidden = if self.hidden.is_empty() { None } else { self.hidden_in(instruction) };
+        let says_so = instruction.opcode.of(self.text) == "custom-call";
+        if doing == Doing::Computes && hidden.is_none() && !says_so {
+            return Ok(None);
+        }
+        let hidden = hidden.map(|at| &self.module.instructions[at as usize]);
+        let found = self.collectives.communication(&mut self.graph, self.module, instruction, hidden)?;
+        Ok(found.map(|(what, group)| (what, group.map(|group| self.graph.group(group).name.clone()))))
+    }
+
+    /// An instruction that communicates in a body that is part of an instruction, as that of a fusion is.
+    fn hidden_in(&self, instruction: &Instruction) -> Option<u32> {
+        let attributes = self.module.attributes(instruction).iter().filter(|a| is_call(a.key.of(self.text)));
+        let mut callees = attributes.flat_map(|attribute| self.module.called(attribute.value));
+        callees.find_map(|callee| self.hidden[callee])
     }
 
     /// Puts an instruction behind its control predecessors.

@@ -6,8 +6,8 @@
 //! * `lex`: names, brackets, strings and comments;
 //! * `module`: the text as ranges of bytes: computations, instructions, attributes;
 //! * `shape`, `groups`, `attributes`: what is inside of them;
-//! * `calls`, `domains`, `collective`, `layout`: what the graph needs to know of calls, sharding domains, collectives and
-//!   instructions that move elements;
+//! * `opcodes`, `calls`, `domains`, `reducers`, `collective`, `layout`: what the graph needs to know of opcodes, calls,
+//!   sharding domains, reductions, collectives and instructions that move elements;
 //! * `graph`: the module as a graph;
 //! * `write`, `emit`, `notes`: the text again, with what changed.
 
@@ -23,6 +23,8 @@ mod layout;
 mod lex;
 mod module;
 mod notes;
+mod opcodes;
+mod reducers;
 mod shape;
 mod write;
 

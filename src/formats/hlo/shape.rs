@@ -2,7 +2,7 @@
 //!
 //! A type keeps dtype and sizes. Layouts say where elements lie, which changes no value, so they stay in the text. What
 //! the graph has no word for (`s4`, `opaque`, bounded dynamic sizes) is [`Type::Unknown`]; collectives of such tensors
-//! are left alone.
+//! are left alone, and what makes a value of such a shape has the shape among its arguments, so that `s4` is not `u4`.
 
 use super::error::Fault;
 use super::lex::Cursor;
@@ -38,6 +38,11 @@ pub(super) fn dtype(word: &str) -> Option<DType> {
     })
 }
 
+/// The dtype of an array's shape, whatever its sizes, if the graph has it.
+pub(super) fn scalar(shape: &str) -> Option<DType> {
+    dtype(shape.split('[').next()?)
+}
+
 /// What HLO calls a dtype of the graph, if it has it.
 pub(super) const fn word(dtype: DType) -> Option<&'static str> {
     Some(match dtype {
@@ -69,6 +74,34 @@ pub(super) const fn word(dtype: DType) -> Option<&'static str> {
 pub(super) fn parse(text: &str) -> Result<Type, Fault> {
     let mut cursor = Cursor::new(text);
     shape(&mut cursor, 0)
+}
+
+/// Whether a type says all that its shape does.
+pub(super) fn is_known(ty: &Type) -> bool {
+    match ty {
+        Type::Tuple(parts) => parts.iter().all(is_known),
+        Type::Unknown => false,
+        Type::Tensor(_) | Type::SymInt(_) | Type::SymOther(_) | Type::Token => true,
+    }
+}
+
+/// A shape without its layouts, comments and blanks.
+pub(super) fn without_layouts(text: &str) -> String {
+    let (mut out, mut rest, mut depth) = (String::new(), text, 0usize);
+    while let Some(next) = rest.chars().next() {
+        if let Some(comment) = rest.strip_prefix("/*") {
+            rest = comment.find("*/").map_or("", |end| &comment[end + 2..]);
+            continue;
+        }
+        match next {
+            '{' => depth += 1,
+            '}' => depth = depth.saturating_sub(1),
+            _ if depth == 0 && !next.is_whitespace() => out.push(next),
+            _ => {}
+        }
+        rest = &rest[next.len_utf8()..];
+    }
+    out
 }
 
 fn shape(cursor: &mut Cursor<'_>, depth: usize) -> Result<Type, Fault> {
@@ -141,6 +174,12 @@ mod tests {
         ] {
             assert_eq!(parse(text).unwrap().to_string(), expected, "{text}");
         }
+    }
+
+    #[test]
+    fn shapes_lose_layouts_and_nothing_else() {
+        assert_eq!(without_layouts("(s4[8]{0:E(4)}, /*index=1*/f32[<=8,2]{1,0})"), "(s4[8],f32[<=8,2])");
+        assert!(is_known(&parse("(f32[2], token[])").unwrap()) && !is_known(&parse("(f32[2], (u4[8]))").unwrap()));
     }
 
     #[test]

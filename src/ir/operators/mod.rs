@@ -100,7 +100,7 @@ impl<'o> Lookup<'o> {
     }
 
     /// What a declared call does; `None` if the operator is not declared, or is called with other arguments.
-    fn declared(&self, target: &str, args: &Args) -> Option<Effects> {
+    pub fn declared(&self, target: &str, args: &Args) -> Option<Effects> {
         let schema = self.operators.schema(target)?;
         let known = self.declared.borrow().get(target).cloned();
         let signature = known.unwrap_or_else(|| {
@@ -113,11 +113,9 @@ impl<'o> Lookup<'o> {
         Bound::of(&signature, args, form).map(|bound| bound.effects())
     }
 
-    /// What a call does, by target and arguments. Nothing is known here of the types of its operands.
+    /// What a call of an operator does that is not declared, by target and arguments. Nothing is known here of the types
+    /// of its operands.
     pub fn effects(&self, target: &str, args: &Args) -> Effects {
-        if let Some(effects) = self.declared(target, args) {
-            return effects;
-        }
         let Some((namespace, rest)) = target.split_once('.') else {
             return python::bare(self, target, args).unwrap_or_else(|| unknown(args));
         };

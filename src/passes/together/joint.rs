@@ -5,7 +5,8 @@ use super::super::order::{Adjusted, Reordering, Slots};
 use super::super::select::{Candidate, Outcome, PlanGraph, Refusal, Selection};
 use super::teams::Teams;
 use super::{LaunchAt, TogetherError};
-use crate::ir::{Dependencies, Graph, NodeId, RegionId};
+use crate::ir::communication::{self, Launch, Launches};
+use crate::ir::{Dependencies, Graph, GroupId, NodeId, RegionId};
 use indexmap::IndexSet;
 use rustc_hash::FxBuildHasher;
 use std::collections::VecDeque;
@@ -41,14 +42,16 @@ impl Pairing {
         let mut pairing = Self { number, starts: Vec::with_capacity(slots + 1), parts: Vec::with_capacity(slots) };
         let mut at = vec![0usize; graphs.len()];
         let mut meetings = vec![Meeting::default(); teams.list.len()];
+        let launches: Vec<Launches<'_>> = graphs.iter().map(|graph| Launches::of(graph)).collect();
         let mut ready: VecDeque<usize> = (0..graphs.len()).collect();
         while let Some(rank) = ready.pop_front() {
             while let Some(slot) = (at[rank] < orders[rank].count()).then_some(at[rank]) {
-                let Some(team) = team_of(graphs[rank], &orders[rank], teams, rank, slot)? else {
+                let Some(group) = group_of(graphs[rank], &launches[rank], &orders[rank], rank, slot)? else {
                     pairing.add(&[(rank as u32, slot as u32)]);
                     at[rank] += 1;
                     continue;
                 };
+                let team = teams.team(rank, group).expect("all groups that are launched in have teams");
                 let meeting = &mut meetings[team];
                 meeting.arrived.push((rank as u32, slot as u32));
                 if meeting.arrived.len() < teams.list[team].ranks.len() {
@@ -77,7 +80,10 @@ impl Pairing {
         let stuck = (0..graphs.len()).find(|&rank| at[rank] < orders[rank].count());
         let Some(rank) = stuck else { return Ok(pairing) };
         let node = orders[rank].node(at[rank]).expect("only launches are waited at");
-        let team = graphs[rank].collective(node).and_then(|launch| teams.team(rank, launch.group));
+        let team = match launches[rank].get(node) {
+            Some(Launch::In(group)) => teams.team(rank, group),
+            Some(Launch::Unknown(_)) | None => None,
+        };
         let team = team.expect("only launches of teams are waited at");
         let arrived = |member: u32| meetings[team].arrived.iter().any(|&(rank, _)| rank == member);
         let missing = teams.list[team].ranks.iter().copied().find(|&member| !arrived(member));
@@ -109,22 +115,22 @@ impl Pairing {
     }
 }
 
-/// The team of the launch in a slot, if there is one.
-fn team_of(
+/// The group of the launch in a slot, if there is one.
+fn group_of(
     graph: &Graph,
+    launches: &Launches<'_>,
     order: &Dependencies,
-    teams: &Teams,
     rank: usize,
     slot: usize,
-) -> Result<Option<usize>, TogetherError> {
+) -> Result<Option<GroupId>, TogetherError> {
     let Some(id) = order.node(slot) else { return Ok(None) };
-    let Some(collective) = graph.collective(id) else { return Ok(None) };
+    let Some(Launch::In(group)) = launches.get(id) else { return Ok(None) };
     let region = graph.node(id).region;
     if region != RegionId::ROOT {
         let (node, region) = (graph.name_of(id).to_owned(), graph.region(region).label.to_string());
         return Err(TogetherError::Region { rank, node, region });
     }
-    Ok(teams.team(rank, collective.group))
+    Ok(Some(group))
 }
 
 /// Whether all parts of a launch are the same; else the first one and the first that differs.
@@ -154,6 +160,7 @@ fn same_launch(
 /// What the ranks of a launch must agree on. What an all-to-all sends may differ in size.
 fn traits(graph: &Graph, id: NodeId) -> impl PartialEq {
     let collective = graph.collective(id);
+    let call = communication::describe(graph, id);
     let how = collective.map(|launch| (launch.kind, launch.variant, launch.coalesced));
     let exchange = collective.is_some_and(|launch| launch.kind == crate::ir::CollectiveKind::AllToAll);
     let inputs = graph.collective_inputs(id).iter().map(|&input| graph.tensor(input));
@@ -161,11 +168,12 @@ fn traits(graph: &Graph, id: NodeId) -> impl PartialEq {
         let elements = tensor.and_then(crate::ir::TensorType::elements).filter(|_| !exchange);
         (tensor.map(|tensor| tensor.dtype), elements.and_then(|elements| graph.likely_value(&elements)))
     };
-    (how, inputs.map(much).collect::<Vec<_>>())
+    (how, call, inputs.map(much).collect::<Vec<_>>())
 }
 
 fn describe(graph: &Graph, id: NodeId) -> String {
-    let kind = graph.collective(id).map_or("?", |launch| launch.kind.name());
+    let Some(launch) = graph.collective(id) else { return communication::describe(graph, id) };
+    let kind = launch.described();
     let dtype = graph.collective_inputs(id).first().and_then(|&input| graph.tensor(input)).map(|tensor| tensor.dtype);
     let dtype = dtype.map_or("?", |dtype| dtype.short_name());
     let bytes = collective_bytes(graph, id).map_or("unknown".to_owned(), |bytes| bytes.to_string());

@@ -1,6 +1,7 @@
 //! Who launches together.
 
 use super::TogetherError;
+use crate::ir::communication::{Launch, Launches};
 use crate::ir::{Graph, GroupId, NodeId, ProcessGroup};
 use indexmap::IndexMap;
 use rustc_hash::FxBuildHasher;
@@ -26,7 +27,7 @@ impl Teams {
         let mut of = Vec::new();
         for (rank, graph) in graphs.iter().enumerate() {
             let mut teams = vec![None; graph.groups().len()];
-            for (group, first) in launched_in(graph) {
+            for (group, first) in launched_in(graph, rank)? {
                 let team = team(graph.group(group), rank, graphs.len(), graph.name_of(first))?;
                 let key = (graph.group(group).name.clone(), team);
                 teams[group.index()] = Some(known.insert_full(key, ()).0);
@@ -49,14 +50,22 @@ impl Teams {
 }
 
 /// The groups that a graph launches in, each with its first launch.
-fn launched_in(graph: &Graph) -> Vec<(GroupId, NodeId)> {
+fn launched_in(graph: &Graph, rank: usize) -> Result<Vec<(GroupId, NodeId)>, TogetherError> {
+    let launches = Launches::of(graph);
     let mut first = vec![None; graph.groups().len()];
     for &id in graph.order() {
-        if let Some(collective) = graph.collective(id) {
-            first[collective.group.index()].get_or_insert(id);
+        match launches.get(id) {
+            Some(Launch::In(group)) => {
+                first[group.index()].get_or_insert(id);
+            }
+            Some(Launch::Unknown(communication)) => {
+                let (node, kind) = (graph.name_of(id).to_owned(), communication.kind.to_owned());
+                return Err(TogetherError::UnknownCommunication { rank, node, kind });
+            }
+            None => {}
         }
     }
-    first.into_iter().enumerate().filter_map(|(at, id)| Some((GroupId::from_index(at), id?))).collect()
+    Ok(first.into_iter().enumerate().filter_map(|(at, id)| Some((GroupId::from_index(at), id?))).collect())
 }
 
 /// The list of the group that a rank is in.
