@@ -91,7 +91,7 @@ impl Bodies {
         let body = self.body(target)?;
         let find = || {
             let mut graph = body.graph.clone();
-            graph.operators = operators.clone();
+            graph.operators.clone_from(operators);
             (operators.clone(), summary(&graph))
         };
         let (known, summary) = body.summary.get_or_init(find);
@@ -235,34 +235,34 @@ mod tests {
 
     #[test]
     fn a_body_that_only_computes_is_no_wall() {
-        let effects = effects_with("a = input f32[8]\nb = aten.mul.Tensor(a, 2) f32[8]\noutput(b)\n");
+        let effects = effects_with("a = input f32[8]\nb = aten.mul.Tensor(a, 2) : f32[8]\noutput(b)\n");
         assert_eq!((effects.alias, effects.fence, effects.writes.len()), (Alias::Fresh, Fence::Free, 0));
     }
 
     #[test]
     fn a_body_hands_on_what_it_is_given_draws_writes_and_talks_for_its_caller() {
-        let view = effects_with("a = input f32[8]\nb = aten.view.default(a, [2, 4]) f32[2, 4]\noutput(b)\n");
+        let view = effects_with("a = input f32[8]\nb = aten.view.default(a, [2, 4]) : f32[2, 4]\noutput(b)\n");
         assert_eq!((view.alias, view.fence), (Alias::Any, Fence::Free));
-        let draw = effects_with("a = input f32[8]\nb = aten.rand_like.default(a) f32[8]\noutput(b)\n");
+        let draw = effects_with("a = input f32[8]\nb = aten.rand_like.default(a) : f32[8]\noutput(b)\n");
         assert_eq!((draw.alias, draw.fence), (Alias::Fresh, Fence::Random));
-        let write = effects_with("a = input f32[8]\nb = aten.add_.Tensor(a, 1) f32[8]\noutput(b)\n");
+        let write = effects_with("a = input f32[8]\nb = aten.add_.Tensor(a, 1) : f32[8]\noutput(b)\n");
         assert_eq!((write.alias, write.fence, write.writes.as_slice()), (Alias::Any, Fence::Free, &[0, 1][..]));
         let own = effects_with(
-            "a = input f32[8]\nc = aten.clone.default(a) f32[8]\nb = aten.add_.Tensor(c, 1) f32[8]\noutput(b)\n",
+            "a = input f32[8]\nc = aten.clone.default(a) : f32[8]\nb = aten.add_.Tensor(c, 1) : f32[8]\noutput(b)\n",
         );
         assert_eq!((own.alias, own.fence, own.writes.len()), (Alias::Fresh, Fence::Free, 0));
         let talk = effects_with("a = input f32[8]\nb = all_reduce(a, sum, G:2)\nw = wait(b)\noutput(w)\n");
         assert_eq!(talk.fence, Fence::Full);
-        let buffer = effects_with("a = input f32[8]\nb = self.buf() f32[8]\noutput(b)\n");
+        let buffer = effects_with("a = input f32[8]\nb = self.buf() : f32[8]\noutput(b)\n");
         assert_eq!((buffer.alias, buffer.fence), (Alias::Any, Fence::Free));
         let update = effects_with(
-            "a = input f32[8]\nb = self.buf() f32[8]\nc = aten.add_.Tensor(b, a) f32[8]\nd = aten.clone.default(a) f32[8]\noutput(d)\n",
+            "a = input f32[8]\nb = self.buf() : f32[8]\nc = aten.add_.Tensor(b, a) : f32[8]\nd = aten.clone.default(a) : f32[8]\noutput(d)\n",
         );
         assert_eq!((update.alias, update.fence, update.writes.len()), (Alias::Fresh, Fence::Full, 0));
-        let unknown = effects_with("a = input f32[8]\nb = mylib.two.default(a) f32[8]\noutput(b)\n");
+        let unknown = effects_with("a = input f32[8]\nb = mylib.two.default(a) : f32[8]\noutput(b)\n");
         assert!(unknown.assumed && unknown.writes.as_slice() == [0, 1] && unknown.alias == Alias::Any);
         // What the caller declares goes for the graphs that it calls.
-        let mut graph = caller("a = input f32[8]\nb = mylib.two.default(a) f32[8]\noutput(b)\n");
+        let mut graph = caller("a = input f32[8]\nb = mylib.two.default(a) : f32[8]\noutput(b)\n");
         for assumed in [true, false] {
             assert_eq!(effects_of_call(&graph, graph.order()[2]).unwrap().assumed, assumed);
             graph.operators.declare("mylib::two(Tensor x) -> Tensor").unwrap();
