@@ -373,3 +373,20 @@ fn graphs_inside_of_one_that_cannot_be_read_are_not_those_of_another() {
     assert_eq!((text.graphs().len(), text.unread().len()), (2, 1));
     assert!(text.graphs()[0].bodies.is_empty());
 }
+
+#[test]
+fn c_gloo_mixed_gathers_of_several_dtypes_are_not_written_as_one_list() {
+    let text = |second: &str| {
+        format!(
+            "x = input f32[8]\ny = input {second}[8]\ng = all_gather_coalesced([x, y], G:2) : (f32[16], {second}[16])\na = getitem(g, 0) : f32[16]\nb = getitem(g, 1) : {second}[16]\nv = wait(a)\nw = wait(b)\noutput(v, w)\n"
+        )
+    };
+    let graph = bucketeer::ir::text::parse(&text("f32")).unwrap();
+    assert!(print_fresh(&graph).unwrap().contains("all_gather_into_tensor_coalesced.default([x, y], 2, 'G')"));
+    let graph = bucketeer::ir::text::parse(&text("bf16")).unwrap();
+    let error = print_fresh(&graph).unwrap_err().to_string();
+    assert_eq!(
+        error,
+        "`g` gathers tensors of several dtypes in one launch, which PyTorch's gloo backend computes wrongly"
+    );
+}
