@@ -53,7 +53,9 @@ fn d_f46_statements_that_change_a_value_are_calls_that_say_what_they_change() {
     assert_eq!(call(graph, "tensor_1"), "all_reduce(p)");
     assert_eq!(call(graph, "tensor_2"), "all_reduce(l_x_)");
     assert_eq!(graph.args_of(node(graph, "setitem")).positional.len(), 3);
-    assert_eq!(graph.type_of(node(graph, "p")).to_string(), "f32[4][1]cpu");
+    for name in ["p", "l_p_", "l_x_"] {
+        assert_eq!(graph.type_of(node(graph, name)).to_string(), "f32[4][1]cpu", "{name}");
+    }
 }
 
 #[test]
@@ -69,6 +71,7 @@ fn g_setitem_statement_and_g_operator_setitem_are_the_same_call() {
 fn g_iadd_statement_makes_the_name_of_what_it_changed_stand_for_the_result() {
     let text = read("G-iadd_statement.txt");
     assert_eq!(call(&text.graphs()[0], "iadd"), "operator.iadd(b, a)");
+    assert_eq!(text.graphs()[0].type_of(node(&text.graphs()[0], "iadd")).to_string(), "f32[4][1]cpu");
     assert_eq!(call(&text.graphs()[0], "g1"), "all_gather_into_tensor(iadd)");
     // A call of the function binds no name but its own.
     let text = read("G-operator_iadd.txt");

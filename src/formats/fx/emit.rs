@@ -67,7 +67,12 @@ pub fn print_fresh(graph: &Graph) -> Result<String, FxPrintError> {
         } else {
             check_name(graph, id)?;
             text.push_str(graph.name_of(id));
-            write_annotation(&mut text, graph, id, Annotations::AsGiven);
+            // FX prints none for another name of an input.
+            let is_name = graph.target_of(id) == ALIAS
+                && graph.operands(id).first().is_some_and(|&of| graph.node(of).ty == graph.node(id).ty);
+            if !is_name {
+                write_annotation(&mut text, graph, id, Annotations::AsGiven);
+            }
             text.push_str(" = ");
             write_right_side(&mut text, graph, id)?;
         }
