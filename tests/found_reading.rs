@@ -53,7 +53,9 @@ fn d_f46_statements_that_change_a_value_are_calls_that_say_what_they_change() {
     assert_eq!(call(graph, "tensor_1"), "all_reduce(p)");
     assert_eq!(call(graph, "tensor_2"), "all_reduce(l_x_)");
     assert_eq!(graph.args_of(node(graph, "setitem")).positional.len(), 3);
-    assert_eq!(graph.type_of(node(graph, "p")).to_string(), "f32[4][1]cpu");
+    for name in ["p", "l_p_", "l_x_"] {
+        assert_eq!(graph.type_of(node(graph, name)).to_string(), "f32[4][1]cpu", "{name}");
+    }
 }
 
 #[test]
@@ -69,6 +71,7 @@ fn g_setitem_statement_and_g_operator_setitem_are_the_same_call() {
 fn g_iadd_statement_makes_the_name_of_what_it_changed_stand_for_the_result() {
     let text = read("G-iadd_statement.txt");
     assert_eq!(call(&text.graphs()[0], "iadd"), "operator.iadd(b, a)");
+    assert_eq!(text.graphs()[0].type_of(node(&text.graphs()[0], "iadd")).to_string(), "f32[4][1]cpu");
     assert_eq!(call(&text.graphs()[0], "g1"), "all_gather_into_tensor(iadd)");
     // A call of the function binds no name but its own.
     let text = read("G-operator_iadd.txt");
@@ -372,4 +375,21 @@ fn graphs_inside_of_one_that_cannot_be_read_are_not_those_of_another() {
     let text = FxText::parse(file.into_bytes()).unwrap();
     assert_eq!((text.graphs().len(), text.unread().len()), (2, 1));
     assert!(text.graphs()[0].bodies.is_empty());
+}
+
+#[test]
+fn c_gloo_mixed_gathers_of_several_dtypes_are_not_written_as_one_list() {
+    let text = |second: &str| {
+        format!(
+            "x = input f32[8]\ny = input {second}[8]\ng = all_gather_coalesced([x, y], G:2) : (f32[16], {second}[16])\na = getitem(g, 0) : f32[16]\nb = getitem(g, 1) : {second}[16]\nv = wait(a)\nw = wait(b)\noutput(v, w)\n"
+        )
+    };
+    let graph = bucketeer::ir::text::parse(&text("f32")).unwrap();
+    assert!(print_fresh(&graph).unwrap().contains("all_gather_into_tensor_coalesced.default([x, y], 2, 'G')"));
+    let graph = bucketeer::ir::text::parse(&text("bf16")).unwrap();
+    let error = print_fresh(&graph).unwrap_err().to_string();
+    assert_eq!(
+        error,
+        "`g` gathers tensors of several dtypes in one launch, which PyTorch's gloo backend computes wrongly"
+    );
 }

@@ -361,8 +361,18 @@ impl Passes {
     /// Fits the passes to the form of the file: in HLO text a merged collective takes its members as they are, and no
     /// value is a view of another. Refuses what the form has no words for.
     pub fn fit_to(&mut self, document: &Document) -> Result<()> {
+        let is_pytorch = matches!(document.format(), Format::Fx | Format::Export);
         for pass in &mut self.pipeline.passes {
             let Pass::Bucket(options) = pass else { continue };
+            let lists = options.mode == Mode::Coalesced && options.kind == BucketKind::AllGather;
+            if is_pytorch && lists && options.mixed_dtype == MixedDtype::Bytes {
+                options.mixed_dtype = MixedDtype::Split;
+                self.notes.push(
+                    "note: gathers of several dtypes are not merged: PyTorch's gloo backend computes a coalesced gather \
+                     of them wrongly; --mode concat sends them as bytes"
+                        .to_owned(),
+                );
+            }
             match document.format() {
                 Format::Fx if options.kind == BucketKind::Permute => {
                     bail!("FX text has no word for several permutes in one; it cannot be rewritten with --permute");

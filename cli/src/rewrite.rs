@@ -36,6 +36,7 @@ pub fn run(arguments: RewriteArgs) -> Result<Verdict> {
         drop(progress);
         args::check_out_of_ranks(job.out.as_deref(), job.json)?;
         let files = input::of_ranks(logs, &job.facts)?;
+        job.graphs = vec![graph; files.len()];
         return together::run(&mut job, files);
     }
     job.fit_to(&document).with_context(|| label.clone())?;

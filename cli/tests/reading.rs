@@ -148,3 +148,18 @@ fn the_last_cap_of_a_list_may_be_none() {
         .run("rewrite g.txt --all-gather none,8KiB")
         .expect(2, &["`none` goes for all further buckets, so it comes last"]);
 }
+
+#[test]
+fn c_gloo_mixed_gathers_of_several_dtypes_are_kept_apart_in_fx_text() {
+    let mixed = FX
+        .replace("b: \"f32[4]", "b: \"bf16[4]")
+        .replace("h: \"f32[8]", "h: \"bf16[8]")
+        .replace("v: \"f32[8]", "v: \"bf16[8]");
+    let folder = Folder::with("g.txt", &mixed);
+    let ran = folder
+        .run("rewrite g.txt --all-gather none --mode coalesced --mixed-dtype bytes")
+        .expect(0, &["note: gathers of several dtypes are not merged", "--mode concat sends them as bytes"]);
+    assert_eq!(ran.out(), mixed);
+    let ran = folder.run("rewrite g.txt --all-gather none --mixed-dtype bytes").expect(0, &["proven equal"]);
+    assert!(ran.out().contains("torch.uint8") && !ran.talk().contains("note: gathers"), "{}", ran.out());
+}

@@ -314,16 +314,17 @@ impl Document {
         }
     }
 
-    /// What is written, as a reader finds it: `printed` is what [`print`](Self::print) gave. Of an archive only the
+    /// What is written, as a reader finds it, with the same graph selected: `printed` is what [`print`](Self::print) gave. Of an archive only the
     /// programs are read, from what will be written of them.
     ///
     /// # Errors
     /// [`ReadError`] at the first fault in what is written.
     pub fn read_back(&self, printed: &[u8]) -> Result<Self, ReadError> {
-        match &self.body {
+        let found = match &self.body {
             Body::Export(file) => file.read_back().map(Self::of_export).map_err(ReadError::Export),
             _ => Self::read(printed.to_vec()),
-        }
+        }?;
+        Ok(Self { selected: self.selected, ..found })
     }
 
     /// The same graphs in another form. In its own form a document stays as it is.

@@ -91,7 +91,7 @@ impl Bodies {
         let body = self.body(target)?;
         let find = || {
             let mut graph = body.graph.clone();
-            graph.operators = operators.clone();
+            graph.operators.clone_from(operators);
             (operators.clone(), summary(&graph))
         };
         let (known, summary) = body.summary.get_or_init(find);

@@ -67,7 +67,12 @@ pub fn print_fresh(graph: &Graph) -> Result<String, FxPrintError> {
         } else {
             check_name(graph, id)?;
             text.push_str(graph.name_of(id));
-            write_annotation(&mut text, graph, id, Annotations::AsGiven);
+            // FX prints none for another name of an input.
+            let is_name = graph.target_of(id) == ALIAS
+                && graph.operands(id).first().is_some_and(|&of| graph.node(of).ty == graph.node(id).ty);
+            if !is_name {
+                write_annotation(&mut text, graph, id, Annotations::AsGiven);
+            }
             text.push_str(" = ");
             write_right_side(&mut text, graph, id)?;
         }
@@ -214,6 +219,9 @@ fn write_collective(out: &mut String, graph: &Graph, id: NodeId, collective: Col
     {
         return Err(FxPrintError::Dimension { node: graph.name_of(id).to_owned(), dim });
     }
+    if gathers_several_dtypes(graph, id, collective) {
+        return Err(FxPrintError::MixedGather(graph.name_of(id).to_owned()));
+    }
     let legacy = legacy_group(graph, collective.group).is_some();
     let args = graph.args_of(id);
     let mut kept = args.positional.iter();
@@ -236,6 +244,16 @@ fn write_collective(out: &mut String, graph: &Graph, id: NodeId, collective: Col
     }
     out.push(')');
     Ok(())
+}
+
+/// Whether a node is a coalesced gather of tensors that do not all have the same dtype.
+fn gathers_several_dtypes(graph: &Graph, id: NodeId, collective: Collective) -> bool {
+    let dtype = |&input: &NodeId| graph.tensor(input).map(|tensor| tensor.dtype);
+    let mut dtypes = graph.collective_inputs(id).iter().map(dtype);
+    let first = dtypes.next();
+    collective.coalesced
+        && matches!(collective.kind, CollectiveKind::AllGather { .. })
+        && dtypes.any(|dtype| Some(dtype) != first)
 }
 
 /// Appends an argument that the graph keeps in the collective itself.

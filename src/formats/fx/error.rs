@@ -56,6 +56,9 @@ pub enum FxPrintError {
         /// Its dimension.
         dim: u32,
     },
+    /// PyTorch's gloo backend gathers a list of tensors as if all had the dtype of one, so none is written.
+    #[error("`{0}` gathers tensors of several dtypes in one launch, which PyTorch's gloo backend computes wrongly")]
+    MixedGather(String),
     /// An operator's group size argument is not known.
     #[error("`{node}` needs the size of group `{group}`, which the graph does not state")]
     GroupSize {

@@ -7,7 +7,7 @@
 use super::clean::Source;
 use super::collective::{Meaning, meaning};
 use super::error::Fault;
-use super::expr::{KeyFault, parse_change, parse_return, parse_right_side};
+use super::expr::{ALIAS, KeyFault, parse_change, parse_return, parse_right_side};
 use super::header::{Annotation, Header, Span, docstring_end, end_of_line, next_header, optional_annotation};
 use super::lex::{is_keyword, is_letter, is_word, line_end, scan_right_side, skip_blanks, word_end};
 use super::statement::{augmented, binding, changes_a_value};
@@ -288,6 +288,9 @@ impl<'a> ClassReader<'a> {
         let ty = self.annotation_type(annotation)?;
         let right_end = self.scan(right)?;
         let (op, args) = self.right_side(right)?;
+        // Another name for a value is that value.
+        let is_name = matches!(op, Op::Call(target) if self.graph.text(target) == ALIAS);
+        let ty = if is_name { self.type_or_operand(ty) } else { ty };
         let name = self.define((start, name_end))?;
         let id = self.push(op, name, ty, args);
         self.set_meta(id, matches!(op, Op::Collective(_)));
@@ -303,10 +306,14 @@ impl<'a> ClassReader<'a> {
         let ty = self.annotation_type(binding.annotation)?;
         let op = Op::Call(self.graph.intern(&parsed.target));
         let args = self.graph.intern_args(parsed.args);
+        let rebinds = augmented(&self.text[skip_blanks(self.bytes(), changed_end)..]).is_some();
+        // A tensor that is changed where it stands keeps its type.
+        let is_tensor = self.operands.first().is_some_and(|&changed| self.graph.tensor(changed).is_some());
+        let ty = if rebinds && is_tensor { self.type_or_operand(ty) } else { ty };
         let name = self.define(binding.name)?;
         let id = self.push(op, name, ty, args);
         self.set_meta(id, false);
-        if augmented(&self.text[skip_blanks(self.bytes(), changed_end)..]).is_some()
+        if rebinds
             && let Some(&changed) = self.spans.first()
             && let Some(&before) = self.definition(changed)
         {
@@ -314,6 +321,12 @@ impl<'a> ClassReader<'a> {
             self.class.rebound.push(id);
         }
         self.finish(lead, start, start, binding.end)
+    }
+
+    /// A type, or that of the first operand if it is not stated.
+    fn type_or_operand(&self, ty: TypeId) -> TypeId {
+        let first = self.operands.first().filter(|_| ty == TypeId::UNKNOWN);
+        first.map_or(ty, |&operand| self.graph.node(operand).ty)
     }
 
     /// The node that the word of a span was defined as.
