@@ -155,7 +155,6 @@ fn collectives_that_do_not_fit_stay_calls() {
         "_c10d_functional.all_gather_into_tensor_out.default(x, 2, 'g')",
         "_c10d_functional.all_reduce.default(x, 'sum', 'g', odd = 1)",
         "_c10d_functional.brand_new.default(x, 'g')",
-        "_c10d_functional_autograd.all_gather_into_tensor.default(x, 2, 'g')",
         "_c10d_functional.wait_tensor.default(x, 1)",
     ] {
         let graph = body(&format!("z = torch.ops.{call}"));

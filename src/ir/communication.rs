@@ -72,8 +72,8 @@ const NAMESPACES: &[&str] = &[
 ];
 
 /// Operators of those namespaces that only compute, or only look: `_c10d_functional._wrap_tensor_autograd` hands its
-/// tensor on, the memory operators of `symm_mem` are local.
-const LOCAL: &[&str] = &["_wrap_tensor_autograd", "stream_write_value32_", "memset32_"];
+/// tensor on, `_dtensor.mesh_get_process_group` looks a group up, the memory operators of `symm_mem` are local.
+const LOCAL: &[&str] = &["_wrap_tensor_autograd", "mesh_get_process_group", "stream_write_value32_", "memset32_"];
 
 /// Namespaces whose operators do not communicate, though some are named after what stands beside them:
 /// `fsdp.all_gather_copy_in` copies.

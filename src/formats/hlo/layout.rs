@@ -20,7 +20,8 @@ pub(super) fn operator(
     let tensor = ty.as_tensor()?;
     if instruction.opcode.of(text) == "iota" {
         // What has no elements has no value.
-        let args = || Some(Args::positional(vec![sizes(tensor)?, Arg::Int(0)]));
+        let keyword = vec![("dtype".into(), Arg::DType(tensor.dtype))];
+        let args = || Some(Args { positional: vec![sizes(tensor)?, Arg::Int(0)], keyword });
         return Some(("aten.full.default", args()?)).filter(|_| tensor.elements() == Some(Dim::Const(0)));
     }
     let input = operands.first()?.as_tensor()?;
