@@ -336,6 +336,13 @@ impl Walk<'_> {
                 let Some(range) = self.build.range(view) else {
                     return refuse(graph, id, "its tensor is not dense");
                 };
+                if base == "isend" && self.facts.is_written_in_flight(id, operand) {
+                    return refuse(
+                        graph,
+                        id,
+                        "its tensor is written while it is sent; wait for it before, or clone it",
+                    );
+                }
                 let dtype = self.build.layout(view).dtype;
                 let op = if base.ends_with("send") { CommOp::Send { peer } } else { CommOp::Recv { peer } };
                 let part = crate::program::Part { count: range.bytes / dtype.bytes(), send: range, recv: range };
