@@ -109,3 +109,20 @@ fn programs_that_are_the_same_have_no_ratios() {
     assert!(ran.out().contains("  both are the same program: nothing was bucketed"), "{}", ran.out());
     assert!(!ran.out().contains("over bucketed"), "{}", ran.out());
 }
+
+#[test]
+fn under_launch_every_rank_writes_its_flight_record_before_it_is_ended() {
+    let graph = "x = input f32[4]\ns = all_reduce(x, sum, G:4) : f32[4]; w = wait(s) : f32[4]\noutput(w)\n";
+    let folder = Folder::with("g.bkt", graph);
+    let library = fakegpu::path();
+    let mut variables = vec![("BUCKETEER_CACHE", Path::new(""))];
+    variables.extend(["BUCKETEER_NCCL_LIB", "BUCKETEER_CUDA_LIB", "BUCKETEER_NVRTC_LIB"].map(|name| (name, library)));
+    // The communicators fail after the launch: the first rank that ends must not take the others' records with it.
+    variables.push(("FAKEGPU_FAULT", Path::new("ncclAllReduce:1=late:6")));
+    let line = "launch --nproc 4 -- run g.bkt --backend nccl --timeout 20 --flight-records flight";
+    folder.run_in(variables, line).expect(2, &[" failed first: exit code 2"]);
+    for rank in 0..4 {
+        let record = folder.read(&format!("flight/flight-rank{rank}.json"));
+        assert!(record.contains("all_reduce"), "rank {rank}: {record}");
+    }
+}

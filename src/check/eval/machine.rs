@@ -28,6 +28,9 @@ pub struct Machine<'g> {
     /// By arena index: the last node that reads the value; `None` where values are kept to the end.
     last_use: Vec<Option<NodeId>>,
     seed: u64,
+    /// Whether this runs calls by themselves. What is declared of their operators is not known then, and whoever runs them
+    /// may run those without effects in any order: so none but known draws count.
+    alone: bool,
 }
 
 impl<'g> Machine<'g> {
@@ -47,7 +50,7 @@ impl<'g> Machine<'g> {
         };
         let ranks = world.ranks.iter().map(rank).collect();
         let last_use = last_uses(graph);
-        Ok(Self { graph, options, symbols, world, ranks, last_use, seed: options.seed })
+        Ok(Self { graph, options, symbols, world, ranks, last_use, seed: options.seed, alone: false })
     }
 
     /// Runs all nodes.
@@ -231,6 +234,7 @@ impl<'g> Machine<'g> {
         mixer.bytes(format!("{:?}", graph.args_of(id)).as_bytes());
         let counter = match effects.fence {
             Fence::Free => None,
+            Fence::Random if self.alone && effects.assumed => None,
             Fence::Random => Some(&mut state.draws),
             Fence::Full => Some(&mut state.fences),
         };
@@ -422,6 +426,7 @@ impl<'g> Machine<'g> {
 
     /// Goes on where another machine was.
     pub fn resume(&mut self, counters: Counters) {
+        self.alone = true;
         let rank = &mut self.ranks[0];
         (rank.global, rank.draws, rank.fences) = (counters.rank, counters.draws, counters.fences);
         rank.unknown = counters.unknown;

@@ -95,6 +95,12 @@ impl<'g> Facts<'g> {
         after(self.waits.get(&self.class(launch))).is_none_or(|wait| write < wait)
     }
 
+    /// Whether memory that a node's value may share is written by a later one.
+    pub fn is_written_after(&self, id: NodeId) -> bool {
+        let writes = self.writes.get(&self.class(id)).map_or(&[][..], Vec::as_slice);
+        writes.last().is_some_and(|&last| last > self.position(id))
+    }
+
     /// The name of the operator that a call calls, without namespace and overload; empty where the namespace is one whose
     /// names may mean anything.
     pub fn base(&self, id: NodeId) -> &'g str {
