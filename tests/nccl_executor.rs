@@ -171,3 +171,30 @@ fn leaving_out_any_event_wait_shows() {
         assert!(!seen.is_ok_and(|runs| same(&runs, &expected)), "wait {wait} of {waits} is not missed\n{program}");
     }
 }
+
+#[test]
+fn two_programs_run_on_one_backend_and_its_groups() {
+    let session = session();
+    let made = |text: &str| program(&parse(text).unwrap(), DEFAULT, &LowerOptions::default());
+    let forward = made("x = input f32[4]\ng = all_gather(x, G:2); w = wait(g)\noutput(w)");
+    let backward = made("x = input f32[4]\ns = all_reduce(x, sum, G:2); w = wait(s)\noutput(w)");
+    let nvrtc = nvrtc(&session);
+    let ran = on_nccl(&session, &forward, |rank| {
+        let mut both = Vec::new();
+        for program in [&forward, &backward] {
+            both.push(DeviceExecutor::new(program, rank, rank.context(), Ok(&nvrtc))?);
+        }
+        let mut runs = Vec::new();
+        for (executor, program) in both.iter_mut().zip([&forward, &backward]) {
+            runs.push(executor.run(&seeded_inputs(program, rank.rank(), 0)?, &mut Reference::new(rank.rank(), 0))?);
+        }
+        Ok(runs)
+    });
+    let (first, second): (Vec<Run>, Vec<Run>) = ran
+        .unwrap_or_else(|error| panic!("{error}"))
+        .into_iter()
+        .map(|mut runs| (runs.remove(0), runs.remove(0)))
+        .unzip();
+    assert!(same(&first, &on_host(&forward)) && same(&second, &on_host(&backward)));
+    assert_eq!((session.live_comms(), session.violations()), (0, Vec::new()));
+}

@@ -232,3 +232,37 @@ proptest! {
         check(&graph, &options);
     }
 }
+
+#[test]
+fn one_backend_runs_a_forward_and_a_backward_program_on_one_group() {
+    let programs = ["x = input f32[4]\ng = all_gather(x, G:2); w = wait(g)\noutput(neg(w))",
+        "x = input f32[4]\ns = all_reduce(x, sum, G:2); w = wait(s)\nb = all_reduce(w, max, H:2); v = wait(b)\noutput(v)"]
+    .map(|text| lower(&parse(text).unwrap(), &LowerOptions::default()).unwrap().0);
+    let mut programs = programs;
+    for group in programs.iter_mut().flat_map(|program| &mut program.groups) {
+        group.members = vec![vec![0, 1]];
+    }
+    let once = |program: &bucketeer::program::Program, rank: &dyn Backend| {
+        let inputs = seeded_inputs(program, rank.rank(), 0)?;
+        Executor::new(program, rank)?.run(&inputs, &mut Reference::new(rank.rank(), 0))
+    };
+    let alone = |program| run(2, options(), |rank| once(program, &rank)).unwrap();
+    let alone = programs
+        .each_ref()
+        .map(|program| alone(program).into_iter().map(|run| run.unwrap().unwrap().outputs).collect::<Vec<_>>());
+    let together = run(2, options(), |rank| {
+        let [mut forward, mut backward] = [Executor::new(&programs[0], &rank)?, Executor::new(&programs[1], &rank)?];
+        let inputs = [seeded_inputs(&programs[0], rank.rank(), 0)?, seeded_inputs(&programs[1], rank.rank(), 0)?];
+        let mut made = Vec::new();
+        for _ in 0..2 {
+            made.push(forward.run(&inputs[0], &mut Reference::new(rank.rank(), 0))?.outputs);
+            made.push(backward.run(&inputs[1], &mut Reference::new(rank.rank(), 0))?.outputs);
+        }
+        Ok::<_, RunError>(made)
+    });
+    for (rank, made) in together.unwrap().into_iter().enumerate() {
+        let made = made.unwrap().unwrap_or_else(|error| panic!("{error}"));
+        let [forward, backward] = [&alone[0][rank], &alone[1][rank]];
+        assert_eq!(made.iter().collect::<Vec<_>>(), [forward, backward, forward, backward]);
+    }
+}

@@ -32,7 +32,7 @@ const DESCRIPTORS: u64 = 3;
 /// passed on as it is, so that pipes work; all else that ranks print comes on standard error, line by line, behind
 /// `[rank 2]`. Only rank 0 gets the standard input.
 ///
-/// If a process fails, all others are ended. Exit code 0 if all end with 0, 1 if some end with 1, 2 if one fails
+/// If a process fails, all others are ended, after 3 s in which they may end by themselves and say what they did last. Exit code 0 if all end with 0, 1 if some end with 1, 2 if one fails
 /// (another code, or a signal), which is said then.
 #[derive(Debug, clap::Args)]
 pub struct LaunchArgs {

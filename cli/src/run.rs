@@ -20,7 +20,7 @@ use bucketeer::passes::{Pass, Pipeline, PipelineError, parse_bytes};
 use bucketeer::program::Program;
 use bucketeer::runtime::executor::{Event, Run, RunError, chrome_trace, world_size};
 use bucketeer::runtime::local::{self, Link, LocalOptions};
-use report::{Outcome, declined, report};
+use report::{Outcome, declined, made_up, report, unknown_names};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -35,7 +35,9 @@ type Both = [Vec<Run>; 2];
 /// Ranks are threads of this process, or with --backend nccl processes of a launcher, each with a GPU:
 /// `bucketeer launch --nproc 4 -- run GRAPH --backend nccl`. Inputs are made from a seed, or read with --inputs; compute steps are run by the
 /// reference evaluator, which is slow, so times of compute mean little, and those of communication are for this machine's
-/// memory: with --link each call takes as long as on a network. Exit code 1 if the outputs differ.
+/// memory: with --link each call takes as long as on a network. Each is run once before it is timed. For operators that the
+/// evaluator does not know it makes numbers up, the same in both runs; these are counted, and --outputs then writes
+/// nothing. Exit code 1 if the outputs differ.
 #[derive(Debug, clap::Args)]
 pub struct RunArgs {
     /// The file to run: FX text, HLO text, a .pt2 archive or its model.json,
@@ -74,6 +76,10 @@ pub struct RunArgs {
     /// Write the outputs to a .safetensors file, by the names of their nodes; `{rank}` in FILE stands for the rank
     #[arg(long, value_name = "FILE")]
     outputs: Option<PathBuf>,
+    /// Write outputs although the evaluator made numbers up for operators that it does not know: to compare runs with one
+    /// another, and nothing else
+    #[arg(long, requires = "outputs")]
+    made_up: bool,
     /// Seconds that a collective may take before it fails
     #[arg(long, value_name = "SECONDS", default_value_t = 600)]
     timeout: u64,
@@ -185,12 +191,18 @@ pub fn run(arguments: RunArgs) -> Result<Verdict> {
         write_traces(&trace, own.start, &best)?;
     }
     let (mut text, verdict) = report(&job, &graphs[0], &programs, &outcome, scaling.as_ref());
+    let unknown = best[0].first().map_or(&[][..], |run| &run.unknown);
+    text.extend(made_up(unknown));
     text.extend(declined);
     // One rank speaks for all.
     let speaks = own.start == 0;
     match &job.outputs {
         Some(_) if verdict != Verdict::Accepted && speaks => talk::warn("the outputs differ, so none are written"),
         Some(_) if verdict != Verdict::Accepted => {}
+        Some(_) if !unknown.is_empty() && !job.made_up => bail!(
+            "--outputs: {}; nothing is written (--made-up writes them all the same, to compare runs)",
+            unknown_names(unknown)
+        ),
         Some(path) => tensors::write(path, &graphs[0], own.start, &best[0])?,
         None => {}
     }
@@ -212,6 +224,7 @@ struct Job {
     inputs: Option<PathBuf>,
     fill_missing: bool,
     outputs: Option<PathBuf>,
+    made_up: bool,
     local: LocalOptions,
     trace: Option<PathBuf>,
     flight_records: Option<PathBuf>,
@@ -259,6 +272,7 @@ impl Job {
             inputs: arguments.inputs,
             fill_missing: arguments.fill_missing,
             outputs: arguments.outputs,
+            made_up: arguments.made_up,
             local: LocalOptions { timeout, link, ..LocalOptions::default() },
             trace: arguments.trace,
             flight_records: arguments.flight_records,

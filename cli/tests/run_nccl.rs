@@ -52,8 +52,8 @@ fn four_processes_make_of_real_graphs_what_local_ranks_make() {
         [("tiny_ddp_bf16_arfp32", [21, 1]), ("tiny_fsdp_tp_bf16_rsfp32", [56, 13]), ("tiny_moe_bf16_rsfp32", [21, 5])]
     {
         let run = run_line(name);
-        let local = folder.run(&format!("{run} --outputs local-{{rank}}.safetensors")).expect(0, &[]);
-        let line = format!("launch --nproc 4 -- {run} --backend nccl --outputs nccl-{{rank}}.safetensors");
+        let local = folder.run(&format!("{run} --outputs local-{{rank}}.safetensors --made-up")).expect(0, &[]);
+        let line = format!("launch --nproc 4 -- {run} --backend nccl --outputs nccl-{{rank}}.safetensors --made-up");
         let ran = folder.run_in(fake(), &line).expect(0, &[]);
         assert_eq!(calls(&ran), expected, "{name}\n{}", ran.out());
         assert!(ran.out().contains("outputs on each rank, equal bit for bit"), "{}", ran.out());
@@ -71,8 +71,8 @@ fn four_processes_make_of_real_graphs_what_local_ranks_make() {
 fn without_a_compiler_the_kernel_that_is_shipped_does_the_same() {
     let folder = Folder::with("fixed.c", bucketeer::codegen::cuda::fixed_module());
     let run = run_line("tiny_ddp_bf16_arfp32");
-    folder.run(&format!("{run} --outputs local-{{rank}}.safetensors")).expect(0, &[]);
-    let line = format!("launch --nproc 4 -- {run} --backend nccl --outputs nccl-{{rank}}.safetensors");
+    folder.run(&format!("{run} --outputs local-{{rank}}.safetensors --made-up")).expect(0, &[]);
+    let line = format!("launch --nproc 4 -- {run} --backend nccl --outputs nccl-{{rank}}.safetensors --made-up");
     let source = folder.path("fixed.c");
     let without =
         [("BUCKETEER_NVRTC_LIB", Path::new("/nowhere/libnvrtc.so")), ("FAKEGPU_PTX_SOURCE", source.as_path())];
@@ -134,8 +134,9 @@ fn repeated_runs_make_the_same_and_report_the_fastest() {
     let folder = Folder::new();
     let run = run_line("tiny_fsdp_tp_bf16_rsfp32");
     for (name, repeat) in [("once", 1), ("thrice", 3)] {
-        let line =
-            format!("launch --nproc 4 -- {run} --backend nccl --repeat {repeat} --outputs {name}-{{rank}}.safetensors");
+        let line = format!(
+            "launch --nproc 4 -- {run} --backend nccl --repeat {repeat} --outputs {name}-{{rank}}.safetensors --made-up"
+        );
         let ran = folder.run_in(fake(), &line).expect(0, &[]);
         let said = format!("the slowest rank of the fastest of {repeat} run");
         assert!(ran.out().contains(&said), "{}", ran.out());

@@ -59,8 +59,11 @@ impl Piece {
 
     /// Adds `next`, which starts where this one ends, if the two are one.
     fn join(&mut self, next: &Self) -> Option<()> {
-        if self.leaf != next.leaf || self.outer != next.outer || self.inner.len() != next.inner.len() {
+        if self.leaf != next.leaf || self.outer != next.outer {
             return None;
+        }
+        if self.inner.len() != next.inner.len() {
+            return self.join_turn(next);
         }
         let ([mine, tail @ ..], [theirs, others @ ..]) = (self.inner.as_slice(), next.inner.as_slice()) else {
             return None;
@@ -72,6 +75,27 @@ impl Piece {
         let count = mine.count.add(&theirs.count)?;
         self.inner[0].count = count;
         self.bytes = self.bytes.add(&next.bytes)?;
+        Some(())
+    }
+
+    /// As [`Self::join`], where one of the two is turns of the other: then it is one more turn. A chain that adds the same again
+    /// and again stays short.
+    fn join_turn(&mut self, next: &Self) -> Option<()> {
+        let (turns, one, first) = match self.inner.len().cmp(&next.inner.len()) {
+            Ordering::Greater => (&*self, next, false),
+            _ => (next, &*self, true),
+        };
+        let [turn, rest @ ..] = turns.inner.as_slice() else { return None };
+        let expected =
+            if first { one.offset.add(&turn.stride)? } else { turns.offset.add(&turn.count.mul(&turn.stride)?)? };
+        let follows = if first { expected == turns.offset } else { expected == one.offset };
+        if !follows || rest != one.inner.as_slice() {
+            return None;
+        }
+        let mut inner = turns.inner.clone();
+        inner[0].count = turn.count.add(&ONE)?;
+        let bytes = self.bytes.add(&next.bytes)?;
+        (self.inner, self.bytes) = (inner, bytes);
         Some(())
     }
 }

@@ -11,10 +11,12 @@ use super::terms::{Context, Tensor, Term, Val, Value};
 use crate::ir::optable::{Alias, Effects};
 use crate::ir::{Graph, NodeId, TypeId};
 use hashbrown::HashMap;
-use ranges::{beside, columns_of, overlay, runs, turned_write, window};
+use ranges::{beside, columns_of, runs, turned_write, window};
+use recent::{Recent, Written};
 use rustc_hash::FxBuildHasher;
 
 mod ranges;
+mod recent;
 
 /// Effects of every node, found once per distinct kind of call.
 pub(super) struct EffectTable {
@@ -54,8 +56,10 @@ fn writes(effects: &Effects, operands: usize) -> Vec<u32> {
 pub(super) struct Storage {
     /// What it holds, without the last writes.
     content: Tensor,
-    /// Ranges written since, in order.
-    recent: Vec<(Int, Flat)>,
+    /// What was written since.
+    recent: Recent,
+    /// The content as one row, if it was asked for.
+    row: Option<Flat>,
     /// The collective's result that is in flight into it, as the walk numbers them.
     pub pending: Option<u32>,
     /// Launches that send from it, with their results in flight.
@@ -165,7 +169,8 @@ impl Memory {
         self.by_leaf.insert(leaf, self.storages.len() as u32);
         self.storages.push(Storage {
             content: content.clone(),
-            recent: Vec::new(),
+            recent: Recent::default(),
+            row: None,
             pending: None,
             readers: Vec::new(),
             followed: 0,
@@ -228,11 +233,36 @@ impl Memory {
         let Some(&storage) = self.by_leaf.get(&piece.leaf) else {
             return Some(Flat { rows: ONE, width: piece.bytes.clone(), pieces: std::rc::Rc::new([piece.clone()]) });
         };
-        self.settle(context, storage)?;
-        let content = &self.storages[storage as usize].content.flat;
         let mut run = piece.outer.clone();
         pattern::extend(&mut run, &piece.inner)?;
+        if let Some(flat) = self.read_range(context, storage, &piece.offset, &run) {
+            return Some(flat);
+        }
+        self.settle(context, storage)?;
+        let content = &self.storages[storage as usize].content.flat;
         window(context, content, &piece.offset, &run)
+    }
+
+    /// A range of a storage with recent writes, without putting them all into its content; `None` where it has none, the
+    /// range is all of it, or no known one.
+    fn read_range(
+        &mut self,
+        context: &mut Context<'_>,
+        storage: u32,
+        offset: &Int,
+        run: &[pattern::Step],
+    ) -> Option<Flat> {
+        let storage = &mut self.storages[storage as usize];
+        let [step] = run else { return None };
+        let (start, count) = (offset.known()?, step.count.known()?);
+        let (end, total) = (start.checked_add(count)?, storage.content.flat.total()?.known()?);
+        if storage.recent.is_empty() || !step.stride.is(1) || count == 0 || count == total || end > total || start < 0 {
+            return None;
+        }
+        if storage.row.is_none() {
+            storage.row = context.with_rows(&storage.content.flat, &ONE);
+        }
+        storage.recent.read(storage.row.as_ref()?, start, end)
     }
 
     /// Puts recent writes into the content.
@@ -241,24 +271,9 @@ impl Memory {
         if storage.recent.is_empty() {
             return Some(());
         }
-        let recent = std::mem::take(&mut storage.recent);
         let base = context.with_rows(&storage.content.flat, &ONE)?;
-        let mut order: Vec<usize> = (0..recent.len()).collect();
-        let known: Option<Vec<i64>> = recent.iter().map(|(at, _)| at.known()).collect();
-        let ends: Option<Vec<i64>> = recent.iter().map(|(at, flat)| at.add(&flat.total()?)?.known()).collect();
-        if let (Some(starts), Some(ends)) = (&known, &ends) {
-            order.sort_by_key(|&index| starts[index]);
-            if order.windows(2).all(|pair| ends[pair[0]] <= starts[pair[1]]) {
-                let writes = order.iter().map(|&index| recent[index].clone()).collect();
-                storage.content.flat = overlay(context, base, writes)?;
-                return Some(());
-            }
-        }
-        let mut flat = base;
-        for write in recent {
-            flat = overlay(context, flat, vec![write])?;
-        }
-        storage.content.flat = flat;
+        storage.row = None;
+        storage.content.flat = storage.recent.settle(context, base)?;
         Some(())
     }
 
@@ -276,22 +291,31 @@ impl Memory {
             let storage = &mut self.storages[storage as usize];
             storage.content.flat = flat;
             storage.recent.clear();
+            storage.row = None;
             return Some(());
         }
         if let Some(columns) = columns_of(&run, &total).filter(|columns| columns.rows.known().is_none()) {
             self.settle(context, storage)?;
             let content = self.storages[storage as usize].content.flat.clone();
             self.storages[storage as usize].content.flat = columns.overlay(context, &content, &piece.offset, &flat)?;
+            self.storages[storage as usize].row = None;
             return Some(());
         }
         let row = context.with_rows(&flat, &ONE)?;
-        let recent = &mut self.storages[storage as usize].recent;
         let mut at = ZERO;
         runs(&run, &piece.offset, &mut |offset, bytes| {
             let next = at.add(&bytes)?;
-            recent.push((offset, row.columns(&at, &next)?));
+            self.write_range(context, storage, &offset, &row.columns(&at, &next)?)?;
             at = next;
             Some(())
         })
+    }
+
+    fn write_range(&mut self, context: &mut Context<'_>, storage: u32, at: &Int, flat: &Flat) -> Option<()> {
+        if let Written::SettleFirst = self.storages[storage as usize].recent.write(at, flat)? {
+            self.settle(context, storage)?;
+            self.storages[storage as usize].recent.write(at, flat)?;
+        }
+        Some(())
     }
 }

@@ -46,7 +46,7 @@ use crate::ir::{Graph, NodeId, Op};
 use crate::program::{HostId, Operand, Program, StepKind, Stream};
 use clock::Clocks;
 use contents::Contents;
-use hashbrown::HashMap;
+use hashbrown::{HashMap, HashSet};
 use rustc_hash::FxBuildHasher;
 
 /// What the checker says of a program.
@@ -149,6 +149,8 @@ struct Player<'a, 'g, 'c> {
     hosts: HashMap<HostId, Val, FxBuildHasher>,
     /// For each node whose result is a tuple: the nodes that read an element.
     elements: HashMap<NodeId, Vec<(usize, NodeId)>, FxBuildHasher>,
+    /// All-to-alls whose parts the graph shows to be equal.
+    even: HashSet<NodeId, FxBuildHasher>,
     /// Nodes launched so far, in order.
     launched: Vec<NodeId>,
     /// Nodes with effects beside memory that ran so far, in order.
@@ -170,6 +172,7 @@ impl<'a, 'g, 'c> Player<'a, 'g, 'c> {
             clocks: Clocks::new(streams, program.buffers.len()),
             hosts: HashMap::default(),
             elements: calls::elements(graph),
+            even: walked.launches.iter().filter(|launch| launch.even).map(|launch| launch.node).collect(),
             launched: Vec::new(),
             fenced: Vec::new(),
             context,

@@ -192,6 +192,7 @@ const OPERATORS: &[Operator] = &[
     operator(OF_TENSOR, &["contiguous"], NONE, Same, &["self", "*", "memory_format"]),
     operator(EVERYWHERE, &["alias", "alias_copy", "detach", "detach_copy"], NONE, Same, SELF),
     operator(ATEN, &["lift_fresh", "lift_fresh_copy"], NONE, Same, SELF),
+    operator(ATEN, &["positive", "resolve_conj", "resolve_neg"], NONE, Same, SELF),
     operator(PLAIN, &["view", "view_copy"], NONE, View, &["self", "size"]),
     operator(PLAIN, &["view", "view_copy"], &["dtype"], View, &["self", "dtype"]),
     operator(METHOD, &["view"], NONE, View, &["self", "size.."]),

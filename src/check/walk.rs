@@ -4,6 +4,7 @@ mod started;
 mod stated;
 mod strides;
 mod views;
+mod window;
 mod writes;
 
 pub(super) use strides::Root;

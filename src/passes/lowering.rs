@@ -23,7 +23,7 @@
 //! | out and in-place forms | the tensor | the given one |
 //!
 //! What is not dense is packed first, and put in its place behind the wait; so are gathers and scatters along an inner
-//! dimension.
+//! dimension. What is written between its launch and its wait is packed, too: what arrives is what it was at the launch.
 //!
 //! **In place** happens only where nobody can tell: the storage is the program's, nothing else writes it, it does not
 //! leave the graph, and nothing reads it later.

@@ -187,6 +187,9 @@ impl Program {
                 "its count is no multiple of its ranks",
             )?;
         }
+        if let Some(clash) = self.clash_in_launch(collective) {
+            return Err(format!("its tensors {} and {} {}", clash.first, clash.second, clash.reason));
+        }
         let one_shot = collective.path == Path::OneShot;
         ensure(!one_shot || matches!(collective.op, CommOp::AllReduce(_)), "only an all-reduce goes in one shot")
     }

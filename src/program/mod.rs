@@ -8,6 +8,7 @@ mod args;
 mod error;
 mod form;
 mod json;
+mod launch;
 pub mod lives;
 mod parse;
 pub mod plan;

@@ -55,6 +55,10 @@ pub trait Backend: Send + Sync {
     /// or this rank has joined before.
     fn new_group(&self, name: &str, members: &[GlobalRank]) -> Result<Group, CommError>;
 
+    /// The group of that name and these members, in that order, if this rank has joined it: what a second program on one
+    /// backend runs on. All its members launch the same on it still, in the same order.
+    fn joined(&self, name: &str, members: &[GlobalRank]) -> Option<Group>;
+
     /// The stream of the device that a group's calls run on, in the order of their launch: work that is enqueued on it before a
     /// launch comes before the call, and what is enqueued afterwards comes after it. `None` where calls do not run on a
     /// device; buffers are then the host's alone.

@@ -148,6 +148,10 @@ impl Backend for FakeRank {
         Ok(group)
     }
 
+    fn joined(&self, name: &str, members: &[GlobalRank]) -> Option<Group> {
+        lock(&self.groups).iter().map(|joined| &joined.group).find(|group| group.is_of(name, members)).cloned()
+    }
+
     fn launch(&self, group: &Group, call: Call, options: &CallOptions) -> Result<Work, CommError> {
         let op = call.op().name();
         self.with(group, op, |joined| {

@@ -47,6 +47,11 @@ impl Group {
         }
     }
 
+    /// Whether this is the group of that name and these members, in that order.
+    pub(super) fn is_of(&self, name: &str, members: &[GlobalRank]) -> bool {
+        *self.name == *name && *self.members == *members
+    }
+
     /// The name.
     #[must_use]
     pub fn name(&self) -> &str {

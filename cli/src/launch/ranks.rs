@@ -16,6 +16,9 @@ use std::time::{Duration, Instant};
 /// Time for processes to end that were asked to.
 const GRACE: Duration = Duration::from_secs(5);
 
+/// Time for the others to end by themselves after one has failed: they name it, and write what they did last.
+const REPORT_LIMIT: Duration = Duration::from_secs(3);
+
 /// Time to read what is left of the output after all processes have ended: one that they started may hold it open.
 const OUTPUT_LIMIT: Duration = Duration::from_secs(2);
 
@@ -99,6 +102,7 @@ impl Ranks {
                 }
             }
             if let Some((rank, status)) = failed {
+                self.let_report(events);
                 let others = self.running;
                 self.end(events);
                 return Ending::Failed { rank, how: how(status), others };
@@ -151,6 +155,23 @@ impl Ranks {
             ended.push((rank, status));
         }
         ended
+    }
+
+    /// Leaves the others a time to find out that one is gone. A signal to this process ends it.
+    fn let_report(&mut self, events: &Receiver<i32>) {
+        let start = Instant::now();
+        loop {
+            self.sweep();
+            let left = REPORT_LIMIT.saturating_sub(start.elapsed());
+            if self.running == 0 || left.is_zero() {
+                return;
+            }
+            match events.recv_timeout(left) {
+                Ok(SIGCHLD) | Err(RecvTimeoutError::Timeout) => {}
+                Ok(_) => return,
+                Err(RecvTimeoutError::Disconnected) => thread::sleep(left.min(Duration::from_millis(50))),
+            }
+        }
     }
 
     /// Ends all that run: asks them, and after a time, or when this process is told to stop again, makes them.

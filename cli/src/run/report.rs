@@ -2,6 +2,7 @@
 
 use super::{Job, NAMES};
 use crate::Verdict;
+use crate::fault::clean;
 use crate::table::{Align, Table};
 use crate::units::{count, human};
 use bucketeer::check::eval::Scaling;
@@ -9,7 +10,7 @@ use bucketeer::ir::Graph;
 use bucketeer::passes::PassReport;
 use bucketeer::passes::bucketing::{Decision, Reason, Remark};
 use bucketeer::program::Program;
-use bucketeer::runtime::executor::Times;
+use bucketeer::runtime::executor::{Times, UnknownOperator};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
@@ -51,6 +52,48 @@ fn loss(before: Times, after: Times) -> Option<String> {
              caps copy within the cache, and --link plays a network"
         )
     })
+}
+
+/// How much longer the graph as it came took, by the ranks that the table shows.
+fn ratios(programs: &[Program; 2], before: Times, after: Times) -> String {
+    if programs[0] == programs[1] {
+        return "  both are the same program: nothing was bucketed, and their times differ by chance".to_owned();
+    }
+    let ratio = |of: fn(&Times) -> Duration| {
+        let (before, after) = (of(&before).as_secs_f64(), of(&after).as_secs_f64());
+        if after > 0.0 { format!("{:.2}", before / after) } else { "-".to_owned() }
+    };
+    format!(
+        "  as it came over bucketed: comm {}, exposed {}, total {}",
+        ratio(|times| times.comm.time),
+        ratio(|times| times.exposed),
+        ratio(|times| times.total)
+    )
+}
+
+/// Operators that a line names.
+const MOST_UNKNOWN: usize = 5;
+
+/// What the evaluator does not know, by name.
+pub fn unknown_names(unknown: &[UnknownOperator]) -> String {
+    let name = |one: &UnknownOperator| match one.target == one.node {
+        true => format!("`{}`, a constant that the graph does not hold", clean(&one.target)),
+        false => format!("{} (`{}`)", clean(&one.target), clean(&one.node)),
+    };
+    let names: Vec<String> = unknown.iter().take(MOST_UNKNOWN).map(name).collect();
+    let more = unknown.len().saturating_sub(MOST_UNKNOWN);
+    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    format!("the evaluator does not know {}{more}, so the outputs are not those of the graph", names.join(", "))
+}
+
+/// How much of what ran was made up.
+pub fn made_up(unknown: &[UnknownOperator]) -> Option<String> {
+    if unknown.is_empty() {
+        return None;
+    }
+    let calls = unknown.iter().map(|one| one.calls).fold(0, u64::saturating_add);
+    let calls = count(usize::try_from(calls).unwrap_or(usize::MAX), "call");
+    Some(format!("  numbers made up in {calls} of each run: {}\n", unknown_names(unknown)))
 }
 
 /// What came of the runs.
@@ -117,17 +160,7 @@ pub fn report(
         count(job.repeat as usize, "run")
     )];
     lines.extend(table.lines(usize::MAX));
-    let ratio = |of: fn(&Times) -> Duration| {
-        let longest = |times: &[Times]| times.iter().map(of).max().unwrap_or_default().as_secs_f64();
-        let (before, after) = (longest(before), longest(after));
-        if after > 0.0 { format!("{:.2}", before / after) } else { "-".to_owned() }
-    };
-    lines.push(format!(
-        "  as it came over bucketed: comm {}, exposed {}, total {}",
-        ratio(|times| times.comm.time),
-        ratio(|times| times.exposed),
-        ratio(|times| times.total)
-    ));
+    lines.push(ratios(programs, slowest(before), slowest(after)));
     if job.repeat >= MIN_REPEATS
         && let Some(line) = loss(slowest(before), slowest(after))
     {

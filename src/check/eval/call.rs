@@ -23,6 +23,8 @@ pub struct Rank {
     pub draws: u64,
     /// How many calls that may talk to the world there were.
     pub fences: u64,
+    /// How many calls made numbers of operators whose meaning is not known.
+    pub unknown: u64,
     /// Integers out of the mixing function are below this.
     pub integers: u64,
 }

@@ -10,6 +10,9 @@ use crate::ir::Arg;
 
 /// Evaluates a call whose meaning is known.
 pub fn known(call: &mut Call<'_>) -> Done {
+    if let Some(value) = tuple(call)? {
+        return Ok(Some(value));
+    }
     if let Some(value) = family(call)? {
         return match call.args.get("out") {
             Some(out) if !call.base.starts_with("split_with_sizes_copy") => into_out(call, out, value).map(Some),
@@ -39,7 +42,31 @@ pub fn known(call: &mut Call<'_>) -> Done {
     }
 }
 
+/// Namespaces whose operators are what their names say. In any other, `mylib.cat` may be anything.
+const KNOWN: &[&str] = &["", "aten", "prims", "torch", "operator", "_operator", "method"];
+
+/// Namespaces of which only numbers are computed here: of tensors, `builtins.float` is something else than PyTorch's.
+const NUMBERS: &[&str] = &["math", "builtins"];
+
+/// Operators of other namespaces that are known: what PyTorch's bucketing and FSDP2 add.
+const ALSO_KNOWN: &[(&str, &str)] = &[
+    ("bucketing", "_pre_bucket_all_gather"),
+    ("bucketing", "_pre_bucket_reduce_scatter"),
+    ("fsdp", "split_with_sizes_copy"),
+];
+
+/// Whether a name means here what PyTorch means by it.
+pub fn is_known_name(namespace: &str, base: &str) -> bool {
+    KNOWN.contains(&namespace) || ALSO_KNOWN.contains(&(namespace, base))
+}
+
 fn family(call: &mut Call<'_>) -> Done {
+    if NUMBERS.contains(&call.namespace) {
+        return scalars::scalars(call);
+    }
+    if !is_known_name(call.namespace, call.base) {
+        return Ok(None);
+    }
     for family in [scalars::scalars, layout::layout, copy::copy, create::create, pointwise::pointwise, linear::linear] {
         if let Some(value) = family(call)? {
             return Ok(Some(value));
@@ -68,6 +95,15 @@ fn into_out(call: &mut Call<'_>, out: &Arg, value: Value) -> Result<Value, Fault
     }
 }
 
+/// `tuple` of HLO: its operands, as they are.
+fn tuple(call: &Call<'_>) -> Done {
+    if !call.namespace.is_empty() || call.base != "hlo-tuple" {
+        return Ok(None);
+    }
+    let values = call.args.positional.iter().map(|arg| call.value(arg)).collect::<Result<_, _>>()?;
+    Ok(Some(Value::Tuple(values)))
+}
+
 /// `getitem` of a result of unknown type: what the graph says the element is, of elements that depend on the whole.
 fn element_of_unknown(call: &mut Call<'_>) -> Done {
     if !matches!(call.base, "getitem" | "item" | "get_tuple_element") {
@@ -80,6 +116,7 @@ fn element_of_unknown(call: &mut Call<'_>) -> Done {
     let undefined = || Fault::Undefined(format!("the sizes of {ty} have no value"));
     let sizes = call.symbols.sizes(&ty.shape).ok_or_else(undefined)?;
     call.rank.memory.room(ty.dtype, count(&sizes))?;
+    call.rank.unknown += 1;
     let bytes =
         Mixer::resume(Mixer::resume(state).at(index as u64)).elements(ty.dtype, count(&sizes), call.rank.integers);
     call.make(ty.dtype, &sizes, Layout::Stated(&dense_strides(&sizes)), bytes)

@@ -11,7 +11,7 @@ use super::tensor::{Tensor, count, dense_strides, is_injective, same_layout};
 use super::value::{Scalar, Value};
 use super::world::World;
 use super::{EvalError, EvalOptions, output, step};
-use crate::ir::optable::{Fence, effects};
+use crate::ir::optable::{Alias, Fence, effects};
 use crate::ir::{
     Arg, Collective, CollectiveKind, DType, Graph, NodeId, Op, RegionId, RegionKind, TensorType, Type, Variant,
 };
@@ -28,6 +28,9 @@ pub struct Machine<'g> {
     /// By arena index: the last node that reads the value; `None` where values are kept to the end.
     last_use: Vec<Option<NodeId>>,
     seed: u64,
+    /// Whether this runs calls by themselves. What is declared of their operators is not known then, and whoever runs them
+    /// may run those without effects in any order: so none but known draws count.
+    alone: bool,
 }
 
 impl<'g> Machine<'g> {
@@ -42,11 +45,12 @@ impl<'g> Machine<'g> {
             values: vec![None; graph.arena_len()],
             draws: 0,
             fences: 0,
+            unknown: 0,
             integers: options.integers,
         };
         let ranks = world.ranks.iter().map(rank).collect();
         let last_use = last_uses(graph);
-        Ok(Self { graph, options, symbols, world, ranks, last_use, seed: options.seed })
+        Ok(Self { graph, options, symbols, world, ranks, last_use, seed: options.seed, alone: false })
     }
 
     /// Runs all nodes.
@@ -230,6 +234,7 @@ impl<'g> Machine<'g> {
         mixer.bytes(format!("{:?}", graph.args_of(id)).as_bytes());
         let counter = match effects.fence {
             Fence::Free => None,
+            Fence::Random if self.alone && effects.assumed => None,
             Fence::Random => Some(&mut state.draws),
             Fence::Full => Some(&mut state.fences),
         };
@@ -243,23 +248,41 @@ impl<'g> Machine<'g> {
             let call = Call::new(graph, id, &mut self.ranks[rank], &self.symbols);
             take_in(&mut mixer, &call.rank.memory, call.value_of(operand)?, effects.shape_only)?;
         }
-        let mut written = Vec::new();
-        for (nth, &index) in effects.writes.iter().enumerate() {
-            let value = graph.operands(id).get(index as usize).and_then(|o| self.ranks[rank].values[o.index()].clone());
-            let Some(Value::Tensor(tensor)) = value else { continue };
+        let mut written = self.mix_into_operands(id, rank, mixer, &effects.writes)?;
+        let hands_on = matches!(effects.alias, Alias::Of(_));
+        // An in-place operator hands on what it wrote.
+        let value = match (written.len(), graph.type_of(id)) {
+            (1, Type::Tensor(_) | Type::Unknown) if hands_on => written.remove(0),
+            (count, Type::Tuple(types)) if types.len() == count => Value::Tuple(written),
+            (_, ty) => self.from_mixer(mixer, rank, ty)?,
+        };
+        let makes_numbers = !effects.writes.is_empty() || !matches!(value, Value::Opaque(_));
+        self.ranks[rank].unknown += u64::from(makes_numbers);
+        Ok(value)
+    }
+
+    /// Overwrites operands with what a mixer makes, each tensor with elements of its own; returns what it wrote.
+    fn mix_into_operands(
+        &mut self,
+        id: NodeId,
+        rank: usize,
+        mixer: Mixer,
+        writes: &[u32],
+    ) -> Result<Vec<Value>, Fault> {
+        let operands = self.graph.operands(id);
+        let rank = &mut self.ranks[rank];
+        let mut tensors = Vec::new();
+        for operand in writes.iter().filter_map(|&index| operands.get(index as usize)) {
+            let value = rank.values[operand.index()].clone();
+            value.iter().for_each(|value| value.for_each_tensor(&mut |tensor| tensors.push(tensor.clone())));
+        }
+        for (nth, tensor) in tensors.iter().enumerate() {
             let mut part = mixer;
             part.number(nth as u64);
             let bytes = part.elements(tensor.dtype, tensor.elements(), self.options.integers);
-            self.ranks[rank].memory.write(&tensor, &bytes)?;
-            written.push(Value::Tensor(tensor));
+            rank.memory.write(tensor, &bytes)?;
         }
-        // An in-place operator hands on what it wrote.
-        match (written.len(), graph.type_of(id)) {
-            (1, Type::Tensor(_) | Type::Unknown) => Ok(written.remove(0)),
-            (0, ty) => self.from_mixer(mixer, rank, ty),
-            (_, Type::Tuple(types)) if types.len() == written.len() => Ok(Value::Tuple(written)),
-            (_, ty) => self.from_mixer(mixer, rank, ty),
-        }
+        Ok(tensors.into_iter().map(Value::Tensor).collect())
     }
 
     #[expect(clippy::wrong_self_convention, reason = "a value from a mixer")]
@@ -403,14 +426,16 @@ impl<'g> Machine<'g> {
 
     /// Goes on where another machine was.
     pub fn resume(&mut self, counters: Counters) {
+        self.alone = true;
         let rank = &mut self.ranks[0];
         (rank.global, rank.draws, rank.fences) = (counters.rank, counters.draws, counters.fences);
+        rank.unknown = counters.unknown;
     }
 
     /// Where another machine may go on.
     pub fn counters(&self) -> Counters {
         let rank = &self.ranks[0];
-        Counters { rank: rank.global, draws: rank.draws, fences: rank.fences }
+        Counters { rank: rank.global, draws: rank.draws, fences: rank.fences, unknown: rank.unknown }
     }
 
     /// Gives an input its value.

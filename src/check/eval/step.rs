@@ -18,6 +18,8 @@ pub struct Counters {
     pub draws: u64,
     /// How many calls that may talk to the world there were.
     pub fences: u64,
+    /// How many calls made numbers of operators whose meaning is not known.
+    pub unknown: u64,
 }
 
 /// An operator with its arguments and the types of its operands.

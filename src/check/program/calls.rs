@@ -2,7 +2,7 @@
 
 use super::{Play, Player, different, undecided};
 use crate::check::layout;
-use crate::check::terms::{Context, Tensor, Val, Value, constant};
+use crate::check::terms::{Context, Tensor, Term, Val, Value, constant};
 use crate::check::walk::Walked;
 use crate::ir::optable::{Alias, Fence, split_target};
 use crate::ir::{Arg, Graph, NodeId, Op};
@@ -204,6 +204,7 @@ impl Player<'_, '_, '_> {
                 };
                 self.contents.put(self.context, self.program, *view, self.walked.vals[id.index()])
             }
+            (writes, Alias::Fresh | Alias::Any) => self.writes_and_makes(compute, id, writes),
             (writes, _) => {
                 let Value::Tuple(parts) = self.context.value(self.walked.vals[id.index()]).clone() else {
                     return undecided("what it writes");
@@ -221,6 +222,30 @@ impl Player<'_, '_, '_> {
                 Ok(())
             }
         }
+    }
+
+    /// A call that writes operands and makes a value of its own, none of which is followed: what it writes is part of it.
+    fn writes_and_makes(&mut self, compute: &Compute, id: NodeId, writes: &[u32]) -> Play {
+        let val = self.walked.vals[id.index()];
+        let leaf = match self.context.value(val) {
+            Value::Opaque(leaf) => Some(*leaf),
+            Value::Tensor(tensor) => tensor.flat.single().map(|piece| piece.leaf),
+            Value::Int(_) | Value::Tuple(_) => None,
+        };
+        let term = leaf.map(|leaf| &self.context.leaf(leaf).term);
+        let Some(&Term::Call(key)) = term else { return undecided("what it writes") };
+        self.apart(compute)?;
+        self.make(&compute.made, id, val)?;
+        for (part, &written) in (0u32..).zip(writes) {
+            let (Operand::Tensor(view), Some(&node)) =
+                (&compute.operands[written as usize], self.graph.operands(id).get(written as usize))
+            else {
+                return undecided("what it writes is no tensor");
+            };
+            let made = self.context.whole(Term::Part(key, part), self.graph.type_of(node));
+            self.contents.put(self.context, self.program, *view, made)?;
+        }
+        Ok(())
     }
 
     /// What a step makes may not lie over what it reads, nor over another of its results.

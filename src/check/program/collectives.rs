@@ -37,15 +37,17 @@ impl Player<'_, '_, '_> {
         for part in &collective.parts {
             in_place_rules(&collective.op, part)?;
         }
+        // That the parts of an exchange are equal may be known of the program alone, which has the sizes as numbers.
+        let even = is_even(&collective.op) && self.even.contains(&id);
         let mut results = Vec::with_capacity(collective.parts.len());
         for part in &collective.parts {
             let sent = self.contents.get_range(self.context, self.program, part.send, collective.dtype)?;
             results.push(match kind {
-                CollectiveKind::AllToAll if !is_even(&collective.op) => self.exchanged(id, collective, &sent)?,
+                CollectiveKind::AllToAll if !even => self.exchanged(id, collective, &sent)?,
                 CollectiveKind::Permute => self.exchanged(id, collective, &sent)?,
                 _ => {
                     let group = self.requested_group(id, collective.group);
-                    match exchange::result(self.context, kind, group, &sent, is_even(&collective.op)) {
+                    match exchange::result(self.context, kind, group, &sent, even) {
                         Some(result) => result,
                         None => return undecided("what it makes"),
                     }

@@ -17,6 +17,9 @@ impl Walk<'_, '_> {
         let Some(place) = self.memory.place(base) else {
             return self.element_of_unknown(id, target, &effects);
         };
+        if self.window_of_memory(id, target, index)? {
+            return Ok(());
+        }
         self.read_operands(id)?;
         let mut operands = std::mem::take(&mut self.operands);
         operands[index] = place;
@@ -62,7 +65,7 @@ impl Walk<'_, '_> {
     }
 
     /// Whether a result over storage leaves is a view by strides, and not a copy.
-    fn is_view_of_memory(&self, target: Name, view: Val) -> bool {
+    pub(super) fn is_view_of_memory(&self, target: Name, view: Val) -> bool {
         let graph = self.found.graph;
         let (_, operator, _) = split_target(graph.text(target));
         let Value::Tensor(tensor) = self.context.value(view) else { return true };

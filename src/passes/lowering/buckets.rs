@@ -275,7 +275,7 @@ fn root(facts: &Facts<'_>, mut at: NodeId) -> NodeId {
 fn absorb(facts: &mut Facts<'_>, member: &Member, at: u32, absorbed: &mut Map<u32>) {
     let graph = facts.graph;
     let cast = root(facts, member.node);
-    let Some(to) = pure_cast(graph, cast) else { return };
+    let Some(to) = pure_cast(graph, cast).filter(|_| !facts.base(cast).is_empty()) else { return };
     let &[from] = graph.operands(cast) else { return };
     let Some(ty) = graph.tensor(from) else { return };
     let private = facts.readers(cast).len() == 1 && facts.readers(member.node).len() == 1 && facts.makes_tensor(cast);

@@ -213,12 +213,24 @@ impl Walk<'_> {
         if fence && operands.iter().any(holds_tensor) {
             return refuse(graph, id, "nothing is known of what it does with the memory it is given");
         }
+        if effects.sees_placement {
+            self.check_placement(id)?;
+        }
+        if effects.restates {
+            return refuse(graph, id, "it changes the sizes or strides of a tensor in place, which no step does");
+        }
         if operands.iter().zip(graph.operands(id)).any(|(_, &operand)| matches!(self.value(operand), Value::Padded(_)))
         {
             return refuse(graph, id, "it reads a padded bucket as a whole");
         }
-        let (made, value) = if effects.writes.is_empty() {
-            if effects.alias != Alias::Fresh && self.facts.is_written(id) && self.graph.tensor(id).is_some() {
+        let hands_on = matches!(effects.alias, Alias::Of(_) | Alias::Written);
+        let (made, value) = if effects.writes.is_empty() || !hands_on {
+            self.check_not_written_later(id, effects.alias)?;
+            if effects.writes.is_empty()
+                && effects.alias != Alias::Fresh
+                && self.facts.is_written(id)
+                && self.graph.tensor(id).is_some()
+            {
                 return refuse(graph, id, "its memory is written, and whose it is, is not known");
             }
             self.made(id)?
@@ -236,6 +248,35 @@ impl Walk<'_> {
             self.build.step(graph.name_of(id), kind);
         }
         Ok(value)
+    }
+
+    /// Refuses a call that sees strides or storage offsets of a tensor that lies otherwise in the program.
+    fn check_placement(&self, id: NodeId) -> Result<(), LowerError> {
+        for &operand in self.graph.operands(id) {
+            let Value::Tensor(view) = self.value(operand) else { continue };
+            let layout = self.build.layout(view);
+            let buffer = self.build.program.buffer(view.buffer);
+            let stated = self.graph.tensor(operand).and_then(super::build::layout_of);
+            let whole = view.offset == 0 && view.rank_bytes == 0 && layout.span_bytes() == Some(buffer.bytes);
+            let own = !self.facts.is_view(operand) && buffer.kind != BufferKind::Comm;
+            if !(whole && own && stated.as_ref() == Some(layout)) {
+                let name = self.graph.name_of(operand);
+                let reason = format!("it sees how `{name}` lies in memory, and in the program that lies otherwise");
+                return refuse(self.graph, id, reason);
+            }
+        }
+        Ok(())
+    }
+
+    /// Refuses a call whose result may be memory of what it is given, where that is written later: then the result would
+    /// have to change, too, and a step makes memory of its own.
+    fn check_not_written_later(&self, id: NodeId, alias: Alias) -> Result<(), LowerError> {
+        if alias != Alias::Any || !self.facts.is_written_after(id) {
+            return Ok(());
+        }
+        let reason =
+            "its result may be memory of what it is given, and something writes that later; declare what it does";
+        refuse(self.graph, id, reason)
     }
 
     /// The value of a call that writes its operands.
@@ -336,6 +377,13 @@ impl Walk<'_> {
                 let Some(range) = self.build.range(view) else {
                     return refuse(graph, id, "its tensor is not dense");
                 };
+                if base == "isend" && self.facts.is_written_in_flight(id, operand) {
+                    return refuse(
+                        graph,
+                        id,
+                        "its tensor is written while it is sent; wait for it before, or clone it",
+                    );
+                }
                 let dtype = self.build.layout(view).dtype;
                 let op = if base.ends_with("send") { CommOp::Send { peer } } else { CommOp::Recv { peer } };
                 let part = crate::program::Part { count: range.bytes / dtype.bytes(), send: range, recv: range };

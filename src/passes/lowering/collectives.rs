@@ -8,6 +8,9 @@ use crate::ir::infer::collective_result;
 use crate::ir::{Arg, Collective, CollectiveKind, DType, NodeId, ReduceOp, Variant};
 use crate::program::{self, BufferKind, CommOp, Layout, Moves, Part, Path, Range, Segment, StepKind, View};
 
+/// Most ranks of an exchange: its program has two numbers for each.
+const MAX_LISTED_RANKS: u64 = 1 << 16;
+
 /// One tensor of a launch.
 struct Lowered {
     dtype: DType,
@@ -50,7 +53,7 @@ impl Walk<'_> {
             }
             let one = self.one(id, collective, ranks, input, from, &to)?;
             values.push(Value::Tensor(one.value));
-            lowered.push(one);
+            lowered.push((input, one));
         }
         self.start_all(id, collective, ranks, lowered)?;
         Ok(if collective.coalesced { self.tuple(values) } else { values.first().copied().unwrap_or(Value::Nothing) })
@@ -82,12 +85,13 @@ impl Walk<'_> {
         id: NodeId,
         collective: Collective,
         ranks: u64,
-        mut left: Vec<Lowered>,
+        mut left: Vec<(NodeId, Lowered)>,
     ) -> Result<(), LowerError> {
         while let Some(first) = left.first() {
-            let dtype = first.dtype;
-            let (now, later): (Vec<Lowered>, Vec<Lowered>) = left.into_iter().partition(|one| one.dtype == dtype);
+            let dtype = first.1.dtype;
+            let (now, later): (Vec<_>, Vec<_>) = left.into_iter().partition(|(_, one)| one.dtype == dtype);
             left = later;
+            let (inputs, now): (Vec<NodeId>, Vec<Lowered>) = now.into_iter().unzip();
             let op = self.comm_op(id, collective.kind, ranks, dtype, &now)?;
             let (parts, then): (Vec<Part>, Vec<Vec<Segment>>) = now.into_iter().map(|one| (one.part, one.then)).unzip();
             let bytes = parts.iter().map(|part| part.send.bytes).sum();
@@ -98,8 +102,22 @@ impl Walk<'_> {
                 _ => Path::Normal,
             };
             self.start(id, op, dtype, path, parts, then.concat());
+            self.check_launch(id, &inputs)?;
         }
         Ok(())
+    }
+
+    /// Refuses the launch that was issued last if two of its tensors cannot go together.
+    fn check_launch(&self, id: NodeId, inputs: &[NodeId]) -> Result<(), LowerError> {
+        let program = &self.build.program;
+        let launched = program.steps.iter().rev().find_map(|step| match &step.kind {
+            StepKind::Collective(collective) => Some(collective),
+            _ => None,
+        });
+        let Some(clash) = launched.and_then(|launched| program.clash_in_launch(launched)) else { return Ok(()) };
+        let name = |at: usize| inputs.get(at).map_or("its tensor", |&input| self.graph.name_of(input));
+        let (first, second) = (name(clash.first), name(clash.second));
+        refuse(self.graph, id, format!("`{first}` and `{second}` {}", clash.reason))
     }
 
     /// Issues a launch of a collective node; `then` is put in its place when it is done.
@@ -198,6 +216,7 @@ impl Walk<'_> {
 
     /// Elements for each rank, from rows in a list; without one, equally many.
     fn counts(&self, id: NodeId, list: Option<&Arg>, ranks: u64, row: u64, total: u64) -> Result<Vec<u64>, LowerError> {
+        self.check_rank_count(id, ranks)?;
         let given = match list {
             Some(Arg::List(items) | Arg::Tuple(items)) if !items.is_empty() => items,
             None | Some(Arg::List(_) | Arg::Tuple(_) | Arg::None) if total.is_multiple_of(ranks) => {
@@ -221,6 +240,15 @@ impl Walk<'_> {
                 "how much it exchanges with each rank is not known before it runs; give the sizes",
             ),
         }
+    }
+
+    /// A program lists what goes to each rank.
+    fn check_rank_count(&self, id: NodeId, ranks: u64) -> Result<(), LowerError> {
+        if ranks <= MAX_LISTED_RANKS {
+            return Ok(());
+        }
+        let reason = format!("its group has {ranks} ranks; exchanges are lowered for at most {MAX_LISTED_RANKS}");
+        refuse(self.graph, id, reason)
     }
 
     fn pairs(&self, id: NodeId, ranks: u64) -> Result<Vec<(u32, u32)>, LowerError> {
@@ -324,10 +352,12 @@ impl Walk<'_> {
         }
     }
 
-    /// What is sent, as a dense view; packed where the tensor is not dense, or lies where the result goes.
+    /// What is sent, as a dense view; packed where the tensor is not dense, lies where the result goes, or is written
+    /// while it is sent: what arrives is what it was at the launch.
     fn dense_send(&mut self, id: NodeId, from: View, to: &Target) -> Result<View, LowerError> {
         let overlaps = to.out.is_some_and(|out| out.buffer == from.buffer);
-        if self.build.layout(from).is_dense() && !overlaps {
+        let input = self.graph.collective_inputs(id)[to.index];
+        if self.build.layout(from).is_dense() && !overlaps && !self.facts.is_written_in_flight(id, input) {
             return Ok(from);
         }
         let Layout { dtype, shape, .. } = self.build.layout(from).clone();
@@ -473,6 +503,7 @@ impl Walk<'_> {
             return refuse(graph, id, "it names no group whose ranks are known, as its last argument");
         };
         let ranks = u64::from(self.build.program.groups[group as usize].size);
+        self.check_rank_count(id, ranks)?;
         let Some(&input) = graph.operands(id).first() else { return refuse(graph, id, "it takes no tensor") };
         let from = self.tensor(id, input)?;
         let args = graph.args_of(id);

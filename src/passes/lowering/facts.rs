@@ -20,6 +20,10 @@ pub(super) struct Facts<'g> {
     /// By class: whether an input or a constant is in it.
     pub foreign: Vec<bool>,
     bases: HashMap<Name, &'g str, FxBuildHasher>,
+    /// By class: places of the nodes that write it, in order.
+    writes: HashMap<usize, Vec<u32>, FxBuildHasher>,
+    /// By class: places of the waits for it, in order.
+    waits: HashMap<usize, Vec<u32>, FxBuildHasher>,
 }
 
 impl<'g> Facts<'g> {
@@ -40,8 +44,11 @@ impl<'g> Facts<'g> {
             sends: vec![0; classes],
             foreign: vec![false; classes],
             bases: HashMap::default(),
+            writes: HashMap::default(),
+            waits: HashMap::default(),
         };
         facts.reads();
+        facts.writes_and_waits();
         facts
     }
 
@@ -50,7 +57,7 @@ impl<'g> Facts<'g> {
         for (position, &id) in graph.order().iter().enumerate() {
             let op = graph.node(id).op;
             if let Op::Call(target) = op {
-                self.bases.entry(target).or_insert_with(|| split_target(graph.text(target)).1);
+                self.bases.entry(target).or_insert_with(|| known_base(graph.text(target)));
             }
             let class = self.memory.class[id.index()] as usize;
             self.foreign[class] |= op == Op::Input || self.is_constant(id);
@@ -63,7 +70,39 @@ impl<'g> Facts<'g> {
         }
     }
 
-    /// The name of the operator that a call calls, without namespace and overload.
+    fn writes_and_waits(&mut self) {
+        let graph = self.graph;
+        for (position, &id) in graph.order().iter().enumerate() {
+            let operands = graph.operands(id);
+            let class = |id: &NodeId| self.memory.class[id.index()] as usize;
+            for operand in self.effects.get(id).writes.iter().filter_map(|&index| operands.get(index as usize)) {
+                self.writes.entry(class(operand)).or_default().push(position as u32);
+            }
+            for operand in operands.iter().filter(|_| graph.node(id).op == Op::Wait) {
+                self.waits.entry(class(operand)).or_default().push(position as u32);
+            }
+        }
+    }
+
+    /// Whether memory that `sent` may share is written after the launch and before it is waited for.
+    pub fn is_written_in_flight(&self, launch: NodeId, sent: NodeId) -> bool {
+        let start = self.position(launch);
+        let after = |list: Option<&Vec<u32>>| {
+            let list = list.map_or(&[][..], Vec::as_slice);
+            list.get(list.partition_point(|&at| at <= start)).copied()
+        };
+        let Some(write) = after(self.writes.get(&self.class(sent))) else { return false };
+        after(self.waits.get(&self.class(launch))).is_none_or(|wait| write < wait)
+    }
+
+    /// Whether memory that a node's value may share is written by a later one.
+    pub fn is_written_after(&self, id: NodeId) -> bool {
+        let writes = self.writes.get(&self.class(id)).map_or(&[][..], Vec::as_slice);
+        writes.last().is_some_and(|&last| last > self.position(id))
+    }
+
+    /// The name of the operator that a call calls, without namespace and overload; empty where the namespace is one whose
+    /// names may mean anything.
     pub fn base(&self, id: NodeId) -> &'g str {
         match self.graph.node(id).op {
             Op::Call(target) => self.bases.get(&target).copied().unwrap_or(""),
@@ -166,6 +205,19 @@ impl<'g> Facts<'g> {
         let float = |dtype| matches!(dtype, DType::F64 | DType::F32 | DType::F16 | DType::Bf16);
         float(from) && float(to)
     }
+}
+
+/// Namespaces whose names mean what PyTorch means by them. `mylib.cat` is called, whatever it is.
+const KNOWN: &[&str] = &["", "aten", "prims", "torch", "operator", "_operator", "method"];
+
+/// Namespaces of communication, and the names in them that are lowered.
+const COMMUNICATION: &[&str] = &["c10d", "_dtensor", "opaque_comm", "c10d_functional", "_c10d_functional"];
+const COMMUNICATES: &[&str] = &["shard_dim_alltoall", "barrier", "send", "recv", "isend", "irecv"];
+
+fn known_base(target: &str) -> &str {
+    let (namespace, base, _) = split_target(target);
+    let known = KNOWN.contains(&namespace) || (COMMUNICATION.contains(&namespace) && COMMUNICATES.contains(&base));
+    if known { base } else { "" }
 }
 
 fn plain_args(args: &Args) -> bool {

@@ -4,7 +4,7 @@ use super::layouts;
 use super::walk::{Value, Walk};
 use crate::ir::optable::split_target;
 use crate::ir::{Arg, NodeId, Op};
-use crate::program::{BufferKind, Layout, View};
+use crate::program::{Layout, View};
 use smallvec::SmallVec;
 
 type Sizes = SmallVec<[u64; 4]>;
@@ -89,12 +89,11 @@ impl Walk<'_> {
                 let dim = wrap(self.int(id, args.at(1, "dim")?)?, old.shape.len() + 1)?;
                 kept(layouts::unsqueeze(&old, dim))
             }
-            "as_strided" => return self.as_strided(id, from, &old),
             "alias" | "detach" | "lift_fresh" | "positive" | "view_of" | "resolve_conj" | "resolve_neg" => {
                 kept(Some(old))
             }
             "contiguous" if old.is_dense() => kept(Some(old)),
-            "to" | "type_as" | "float" | "half" | "bfloat16" | "cpu" | "cuda" if self.stays(id) => kept(Some(old)),
+            "to" if self.stays(id) => kept(Some(old)),
             _ => None,
         }?;
         let agrees = stated.is_none_or(|stated| stated == layout.shape)
@@ -112,9 +111,10 @@ impl Walk<'_> {
     fn stays(&self, id: NodeId) -> bool {
         let kind = |id: NodeId| self.graph.tensor(id).map(|ty| (ty.dtype, ty.device.clone()));
         let same = self.graph.operands(id).first().is_some_and(|&from| kind(from) == kind(id));
-        let copies =
-            self.graph.args_of(id).get("copy").is_some() || self.graph.args_of(id).get("memory_format").is_some();
-        same && !copies
+        let args = self.graph.args_of(id);
+        let copies = args.get("copy").is_some() || args.get("memory_format").is_some();
+        let only_dtype = matches!(args.at(1, "dtype"), Some(Arg::DType(_)));
+        same && only_dtype && !copies
     }
 
     fn permute(&self, id: NodeId, old: &Layout) -> Option<Layout> {
@@ -176,31 +176,6 @@ impl Walk<'_> {
         };
         let dims: Vec<usize> = dims.into_iter().map(|dim| wrap(dim, rank)).collect::<Option<_>>()?;
         Some(layouts::squeeze(old, &|dim| dims.contains(&dim)))
-    }
-
-    /// Strides and offset count from the start of the storage, so only a buffer that is one storage will do.
-    fn as_strided(&mut self, id: NodeId, from: View, old: &Layout) -> Option<Value> {
-        let args = self.graph.args_of(id);
-        let unsigned =
-            |list: SmallVec<[i64; 4]>| list.into_iter().map(|x| u64::try_from(x).ok()).collect::<Option<Sizes>>();
-        let shape = unsigned(self.ints(id, args.at(1, "size"))?)?;
-        let strides = unsigned(self.ints(id, args.at(2, "stride"))?)?;
-        let buffer = self.build.program.buffer(from.buffer);
-        if matches!(buffer.kind, BufferKind::Comm) || shape.len() != strides.len() {
-            return None;
-        }
-        let (bytes, element) = (buffer.bytes, old.dtype.bytes());
-        let offset = match args.at(3, "storage_offset") {
-            None | Some(Arg::None) => from.offset,
-            Some(arg) => u64::try_from(self.int(id, arg)?).ok()?.checked_mul(element)?,
-        };
-        let layout = Layout { dtype: old.dtype, shape, strides };
-        let end = layout.span_bytes()?.checked_add(offset)?;
-        if end > bytes || layout.elements()?.checked_mul(element).is_none_or(|all| i64::try_from(all).is_err()) {
-            return None;
-        }
-        let layout = self.build.layout_id(layout);
-        Some(Value::Tensor(View { layout, offset, ..from }))
     }
 
     fn split(&mut self, id: NodeId, from: View, old: &Layout, base: &str) -> Option<Value> {

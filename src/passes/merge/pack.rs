@@ -16,6 +16,9 @@ pub(super) fn travels(graph: &Graph, member: &Member) -> bool {
     !known || graph.tensor(input).and_then(TensorType::elements) != Some(Dim::Const(0))
 }
 
+/// Most ranks of an exchange whose parts are listed.
+const MAX_LISTED_RANKS: u64 = 1 << 16;
+
 impl Rewrite<'_> {
     /// The members' inputs that have elements, with the index each gets among the parts.
     pub(super) fn inputs(&self, bucket: &Bucket) -> (Vec<(NodeId, NodeId)>, Vec<Option<usize>>) {
@@ -149,7 +152,9 @@ impl Rewrite<'_> {
         let launch = self.relaunch(bucket, flat, ty);
         let mut args = self.emit.graph.args_of(launch).clone();
         for splits in &mut args.positional[1..] {
-            *splits = Arg::List(vec![each.clone(); ranks as usize]);
+            // An empty list means equal parts, too, and stays short however many ranks there are.
+            let listed = if ranks <= MAX_LISTED_RANKS { ranks as usize } else { 0 };
+            *splits = Arg::List(vec![each.clone(); listed]);
         }
         let args = self.emit.graph.intern_args(args);
         self.emit.graph.node_mut(launch).args = args;

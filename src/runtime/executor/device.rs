@@ -328,7 +328,8 @@ impl<'a> DeviceExecutor<'a> {
         let outputs = program.outputs.values.iter().map(|value| memory.read_operand(value, "the output"));
         let outputs = outputs.collect::<Result<_, _>>()?;
         let inputs = program.inputs.iter().map(|input| memory.read_operand(&input.value, &input.name));
-        Ok(Run { outputs, inputs: inputs.collect::<Result<_, _>>()?, times, events })
+        let unknown = super::kernels::unknown(self.host.program, kernels);
+        Ok(Run { outputs, inputs: inputs.collect::<Result<_, _>>()?, times, unknown, events })
     }
 
     /// Waits for all streams.

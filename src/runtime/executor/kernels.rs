@@ -4,8 +4,8 @@ use super::RunError;
 use crate::check::eval::step::{Counters, Step, StepResult, seeded_input};
 use crate::check::eval::{EvalOptions, Output, OutputTensor, Scalar};
 use crate::ir::{Args, DType, Dim, GlobalRank, TensorType, Type};
-use crate::program::{Buffer, Input, Made, Operand, Program, View};
-use std::collections::HashMap;
+use crate::program::{Buffer, BufferKind, Input, Made, Operand, Program, View};
+use std::collections::{BTreeMap, HashMap};
 
 /// A compute step, with its operands as values. Elements are in logical order, whatever the strides.
 #[derive(Debug)]
@@ -29,6 +29,22 @@ pub trait Kernels {
     /// # Errors
     /// Whatever stops the run.
     fn run(&mut self, step: &ComputeStep<'_>) -> Result<StepResult, RunError>;
+
+    /// Operators that it does not know and made numbers of its own for, since it was asked last; in order of their names.
+    fn take_unknown(&mut self) -> Vec<UnknownOperator> {
+        Vec::new()
+    }
+}
+
+/// An operator whose meaning is not known to what ran it, so that its results are not those of the graph.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UnknownOperator {
+    /// `aten.erfinv.default`; of a constant of the module, whose value no graph holds, its name.
+    pub target: Box<str>,
+    /// The first node that calls it.
+    pub node: Box<str>,
+    /// How often it was called.
+    pub calls: u64,
 }
 
 impl<F: FnMut(&ComputeStep<'_>) -> Result<StepResult, RunError>> Kernels for F {
@@ -44,6 +60,8 @@ pub struct Reference {
     options: EvalOptions,
     /// Steps that were made ready, by name and target.
     ready: HashMap<(Box<str>, Box<str>), Step>,
+    /// By target.
+    unknown: BTreeMap<Box<str>, UnknownOperator>,
 }
 
 impl Reference {
@@ -51,7 +69,12 @@ impl Reference {
     #[must_use]
     pub fn new(rank: GlobalRank, seed: u64) -> Self {
         let options = EvalOptions { seed, ..EvalOptions::default() };
-        Self { counters: Counters { rank: rank.0, ..Counters::default() }, options, ready: HashMap::new() }
+        Self {
+            counters: Counters { rank: rank.0, ..Counters::default() },
+            options,
+            ready: HashMap::new(),
+            unknown: BTreeMap::new(),
+        }
     }
 }
 
@@ -61,7 +84,17 @@ impl Kernels for Reference {
             let types: Vec<Type> = step.operands.iter().map(type_of_value).collect();
             Step::new(step.name, step.target, step.args, &types, step.made.clone())
         });
-        Ok(ready.run(step.operands, &mut self.counters, &self.options)?)
+        let before = self.counters.unknown;
+        let result = ready.run(step.operands, &mut self.counters, &self.options)?;
+        if self.counters.unknown > before {
+            let first = || UnknownOperator { target: step.target.into(), node: step.name.into(), calls: 0 };
+            self.unknown.entry(step.target.into()).or_insert_with(first).calls += 1;
+        }
+        Ok(result)
+    }
+
+    fn take_unknown(&mut self) -> Vec<UnknownOperator> {
+        std::mem::take(&mut self.unknown).into_values().collect()
     }
 }
 
@@ -82,6 +115,16 @@ pub(super) fn seeded(program: &Program, input: &Input, rank: GlobalRank, seed: u
         Operand::Host(_) | Operand::Tuple(_) => Type::Unknown,
     };
     Ok(seeded_input(&input.name, &ty, rank.0, &options)?)
+}
+
+/// All whose values in a run are not the graph's: operators that the kernels do not know, and constants.
+pub(super) fn unknown(program: &Program, kernels: &mut dyn Kernels) -> Vec<UnknownOperator> {
+    let constants = program.buffers.iter().filter(|buffer| buffer.kind == BufferKind::Constant);
+    let constants =
+        constants.map(|buffer| UnknownOperator { target: buffer.name.clone(), node: buffer.name.clone(), calls: 1 });
+    let mut all = kernels.take_unknown();
+    all.extend(constants);
+    all
 }
 
 /// What the evaluator makes of a constant of the module.

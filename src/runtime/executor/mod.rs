@@ -38,13 +38,14 @@ mod trace;
 
 pub use copy::{CopyError, copy_elements};
 pub use device::DeviceExecutor;
-pub use kernels::{ComputeStep, Kernels, Reference, seeded_inputs};
+pub use kernels::{ComputeStep, Kernels, Reference, UnknownOperator, seeded_inputs};
 pub use tensor_file::{
     OutputFileError, TensorFault, TensorFile, TensorFileError, check_outputs, output_names, to_safetensors,
 };
 pub use times::{StepKindTimes, Times};
 pub use trace::{Event, Row, chrome_trace};
 
+use super::store::MAX_WORLD_SIZE;
 use super::{Announced, Backend, Buffer, BufferError, Call, CallOptions, CommError, Op, Operands, Outline, Work};
 use crate::check::eval::{EvalError, Output};
 use crate::ir::{GlobalRank, GroupRank};
@@ -148,6 +149,8 @@ pub struct Run {
     pub inputs: Vec<Output>,
     /// Where the time went.
     pub times: Times,
+    /// What was computed otherwise than the graph says, as its meaning or value is not known.
+    pub unknown: Vec<UnknownOperator>,
     /// What ran when.
     pub events: Vec<Event>,
 }
@@ -155,7 +158,8 @@ pub struct Run {
 /// Number of ranks that a program needs: those that its groups list, or as many as its only group has.
 ///
 /// # Errors
-/// [`RunError::Group`] when members are not known, or ranks are missing below the largest.
+/// [`RunError::Group`] when members are not known, ranks are missing below the largest, or there are more than
+/// [`MAX_WORLD_SIZE`].
 pub fn world_size(program: &Program) -> Result<u32, RunError> {
     let mut ranks: Vec<u32> = program.groups.iter().flat_map(|group| group.members.iter().flatten().copied()).collect();
     ranks.sort_unstable();
@@ -164,6 +168,10 @@ pub fn world_size(program: &Program) -> Result<u32, RunError> {
     if ranks.is_empty() {
         let mut sizes = unlisted().map(|group| group.size);
         return match (sizes.next(), unlisted().nth(1)) {
+            (Some(size), None) if size > MAX_WORLD_SIZE => Err(RunError::Group {
+                group: unlisted().next().map_or_else(String::new, |group| group.name.to_string()),
+                reason: format!("it has {size} ranks; at most {MAX_WORLD_SIZE} can run"),
+            }),
             (size, None) => Ok(size.unwrap_or(1)),
             (_, Some(second)) => Err(RunError::Group {
                 group: second.name.to_string(),
@@ -195,7 +203,8 @@ pub struct Executor<'a> {
 
 impl<'a> Executor<'a> {
     /// Allocates the program's arenas, joins its groups and announces what it launches on them. All ranks do this, each for
-    /// itself.
+    /// itself. Groups that an earlier program on the backend has joined are the same, as those of a backward step are those of
+    /// its forward step.
     ///
     /// # Errors
     /// [`RunError`] when there is not enough memory, it is not known who is in a group, or another rank announces something
@@ -204,10 +213,13 @@ impl<'a> Executor<'a> {
         let mut groups = Vec::with_capacity(program.groups.len());
         for group in &program.groups {
             groups.push(match members(group, backend)? {
-                Some(members) => {
-                    let joined = backend.new_group(&group.name, &members);
-                    Some(joined.map_err(|error| RunError::comm(&group.name, error))?)
-                }
+                Some(members) => Some(match backend.joined(&group.name, &members) {
+                    Some(joined) => joined,
+                    None => {
+                        let joined = backend.new_group(&group.name, &members);
+                        joined.map_err(|error| RunError::comm(&group.name, error))?
+                    }
+                }),
                 None => None,
             });
         }
@@ -289,7 +301,8 @@ impl<'a> Executor<'a> {
         let outputs = program.outputs.values.iter().map(|value| self.memory.read_operand(value, "the output"));
         let outputs = outputs.collect::<Result<_, _>>()?;
         let inputs = program.inputs.iter().map(|input| self.memory.read_operand(&input.value, &input.name));
-        Ok(Run { outputs, inputs: inputs.collect::<Result<_, _>>()?, times, events })
+        let unknown = kernels::unknown(program, kernels);
+        Ok(Run { outputs, inputs: inputs.collect::<Result<_, _>>()?, times, unknown, events })
     }
 }
 
@@ -301,6 +314,10 @@ fn members(group: &crate::program::Group, backend: &dyn Backend) -> Result<Optio
         return match group.size {
             0 => Ok(None),
             1 => Ok(Some(vec![GlobalRank(own)])),
+            size if size > MAX_WORLD_SIZE => {
+                let reason = format!("it has {size} ranks; at most {MAX_WORLD_SIZE} can run");
+                Err(RunError::Group { group: group.name.to_string(), reason })
+            }
             size if size == world => Ok(Some((0..world).map(GlobalRank).collect())),
             size => {
                 let reason = format!("it has {size} ranks of {world}, and its members are not known; give --groups");

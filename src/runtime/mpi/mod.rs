@@ -240,6 +240,10 @@ impl Backend for MpiRank {
         self.join(name, members, "new_group")
     }
 
+    fn joined(&self, name: &str, members: &[GlobalRank]) -> Option<Group> {
+        lock(&self.groups).iter().map(|joined| &joined.group).find(|group| group.is_of(name, members)).cloned()
+    }
+
     fn launch(&self, group: &Group, call: Call, options: &CallOptions) -> Result<Work, CommError> {
         let op = call.op().name();
         let (ticket, calls) = self.with(group, op, |joined| {

@@ -8,6 +8,9 @@ use std::sync::Arc;
 /// What a key and its value take beside their bytes, about.
 const ENTRY_BYTES: usize = 128;
 
+/// What a key that is waited for takes beside its bytes, about, for each wait.
+const WAIT_KEY_BYTES: usize = 48;
+
 pub(super) type Value = Arc<[u8]>;
 
 /// A request that waits.
@@ -40,6 +43,7 @@ struct Waiter<T> {
 pub(super) struct Shelf<T> {
     place: String,
     values: HashMap<String, Value>,
+    /// Of values and of waits.
     bytes: usize,
     /// By a key without a value: who waits for it.
     wanted: HashMap<String, BTreeSet<WaitId>>,
@@ -58,10 +62,7 @@ impl<T> Shelf<T> {
         check_value(value)?;
         let old = self.values.get(key).map_or(0, |old| entry_bytes(key, old));
         let bytes = self.bytes - old + entry_bytes(key, value);
-        if bytes > MAX_STORE_BYTES {
-            return Err(self.refuse(format!("it would hold {bytes} bytes, and {MAX_STORE_BYTES} are allowed")));
-        }
-        self.bytes = bytes;
+        self.hold(bytes)?;
         match self.values.get_mut(key) {
             Some(place) => {
                 *place = value.into();
@@ -96,6 +97,7 @@ impl<T> Shelf<T> {
         if let Some(values) = self.all(&keys) {
             return values.map(Waiting::Done);
         }
+        self.hold(self.bytes.saturating_add(wait_bytes(&keys)))?;
         let id = WaitId(self.next);
         self.next += 1;
         let missing = self.want(id, &keys);
@@ -106,6 +108,7 @@ impl<T> Shelf<T> {
     /// Ends a wait. `None` if it has ended already.
     pub fn cancel(&mut self, id: WaitId) -> Option<Vec<String>> {
         let waiter = self.waiters.remove(&id)?;
+        self.bytes -= wait_bytes(&waiter.keys);
         let mut missing = Vec::new();
         for key in waiter.keys {
             if let Some(ids) = self.wanted.get_mut(&key) {
@@ -143,6 +146,15 @@ impl<T> Shelf<T> {
         Ok(true)
     }
 
+    /// Takes so many bytes in all, if they are allowed.
+    fn hold(&mut self, bytes: usize) -> Result<(), StoreError> {
+        if bytes > MAX_STORE_BYTES {
+            return Err(self.refuse(format!("it would hold {bytes} bytes, and {MAX_STORE_BYTES} are allowed")));
+        }
+        self.bytes = bytes;
+        Ok(())
+    }
+
     fn refuse(&self, reason: String) -> StoreError {
         StoreError::Refused { address: self.place.clone(), reason }
     }
@@ -171,6 +183,7 @@ impl<T> Shelf<T> {
             waiter.missing -= 1;
             if waiter.missing == 0 {
                 if let Some(values) = self.all(&waiter.keys) {
+                    self.bytes -= wait_bytes(&waiter.keys);
                     done.push(Done { id, ticket: waiter.ticket, values });
                     continue;
                 }
@@ -186,6 +199,42 @@ fn entry_bytes(key: &str, value: &[u8]) -> usize {
     key.len() + value.len() + ENTRY_BYTES
 }
 
+fn wait_bytes(keys: &[String]) -> usize {
+    keys.iter().map(|key| key.len() + WAIT_KEY_BYTES).sum()
+}
+
 fn check_reply<'a>(values: impl Iterator<Item = &'a Value>) -> Result<(), StoreError> {
     check("bytes for the values of a reply", values.map(|value| value.len()).sum(), MAX_REPLY_BYTES)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Many long keys of one wait.
+    fn keys(of: usize) -> Vec<String> {
+        (0..10_000).map(|nth| format!("{of}/{nth}/{}", "k".repeat(400))).collect()
+    }
+
+    #[test]
+    fn waits_count_against_the_limit_of_the_store_until_they_end() {
+        let mut shelf: Shelf<()> = Shelf::new("here".to_owned());
+        let mut waits = Vec::new();
+        let refused = loop {
+            match shelf.wait(keys(waits.len()), ()) {
+                Ok(Waiting::Until(id)) => waits.push(id),
+                Ok(Waiting::Done(_)) => panic!("nothing is set"),
+                Err(error) => break error.to_string(),
+            }
+        };
+        assert!(refused.contains("it would hold") && waits.len() < 100, "{refused}, {}", waits.len());
+        assert!(shelf.bytes <= MAX_STORE_BYTES);
+        waits.into_iter().for_each(|id| drop(shelf.cancel(id)));
+        assert_eq!(shelf.bytes, 0);
+        // One that a value ends gives its bytes back, too.
+        assert!(matches!(shelf.wait(vec!["a".to_owned()], ()), Ok(Waiting::Until(_))));
+        assert_eq!(shelf.set("a", b"1").unwrap().len(), 1);
+        assert!(shelf.remove("a").unwrap());
+        assert_eq!(shelf.bytes, 0);
+    }
 }

@@ -339,6 +339,14 @@ impl Backend for NcclRank {
         self.join(name, members, "new_group")
     }
 
+    fn joined(&self, name: &str, members: &[GlobalRank]) -> Option<Group> {
+        lock(&self.world.channels)
+            .iter()
+            .map(|channel| &channel.group)
+            .find(|group| group.is_of(name, members))
+            .cloned()
+    }
+
     fn launch(&self, group: &Group, call: Call, options: &CallOptions) -> Result<Work, CommError> {
         let channel = self.channel(group, call.op().name())?;
         let mut block = lock(&channel.launching);

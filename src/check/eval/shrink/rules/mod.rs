@@ -12,6 +12,7 @@ mod scalars;
 use super::extents::Extent;
 use super::node::Node;
 use super::trace::Shape;
+use crate::check::eval::dispatch::is_known_name;
 use crate::check::eval::pointwise;
 use crate::ir::Op;
 
@@ -45,6 +46,9 @@ pub fn shape(node: &mut Node<'_>) -> Option<Shape> {
 }
 
 fn family(node: &mut Node<'_>) -> Option<Shape> {
+    if !is_known_name(node.namespace, node.base) {
+        return None;
+    }
     if pointwise::is_known(node.base) {
         // The tuples and numbers among the operands have no sizes.
         if let Some(shape) = elementwise(node) {
