@@ -561,7 +561,7 @@ def worker(arguments):
     counts, covered, wrong = collections.Counter(), collections.defaultdict(set), []
     made = itertools.takewhile(lambda _: time.time() < deadline, sources(options, calls, job))
     while batch := list(itertools.islice(made, 100)):
-        for source, found in torch_calls.in_children(lambda source: try_source(options, source), batch, 300):
+        for source, found in torch_calls.in_children(lambda source: try_source(options, source), batch, 60):
             part, label = source[:2]
             if found is None:
                 counts[part, "any", "the process ended"] += 1
