@@ -27,7 +27,9 @@ equal inputs, bit for bit. Exit code: 0 so it is, 1 a pair is called equal that 
 import argparse
 import ast
 import collections
+import concurrent.futures
 import copy
+import itertools
 import json
 import multiprocessing
 import os
@@ -532,28 +534,42 @@ def sources(options, calls, job):
                 yield "merge", f"merge {options.seed} {number}", made[0], made[1], None, 1
 
 
+def try_source(options, source):
+    """All changes of one source: counts of (part, kind of change, what came out), and the wrong ones."""
+    part, label, first, changed, near, times = source
+    counts, wrong = collections.Counter(), []
+    rng = random.Random(f"{options.seed} {label}")
+    with tempfile.TemporaryDirectory() as folder:
+        judge = Judge(options.bucketeer, folder)
+        for kind, other in pairs_of(changed or first, rng, options.pairs * times, near):
+            try:
+                what, kept = judge.pair(first, other)
+            except subprocess.TimeoutExpired:
+                what, kept = "too slow", None
+            counts[part, kind, what] += 1
+            if kept is not None:
+                wrong.append((part, label, kind, *kept))
+    return counts, wrong
+
+
 def worker(arguments):
+    """One job. Changed calls may end a process that they corrupt, so each source is tried in a child."""
     options, job, deadline = arguments
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True, warn_only=True)
     calls = torch_calls.load(options.calls)
     counts, covered, wrong = collections.Counter(), collections.defaultdict(set), []
-    with tempfile.TemporaryDirectory() as folder:
-        judge = Judge(options.bucketeer, folder)
-        for part, label, source, changed, near, times in sources(options, calls, job):
-            if time.time() > deadline:
-                break
-            rng = random.Random(f"{options.seed} {label}")
-            for kind, other in pairs_of(changed or source, rng, options.pairs * times, near):
-                try:
-                    what, kept = judge.pair(source, other)
-                except subprocess.TimeoutExpired:
-                    what, kept = "too slow", None
-                counts[part, kind, what] += 1
-                if what.startswith("told") or what.startswith("alike"):
-                    covered[part].add(label)
-                if kept is not None:
-                    wrong.append((part, label, kind, *kept))
+    made = itertools.takewhile(lambda _: time.time() < deadline, sources(options, calls, job))
+    while batch := list(itertools.islice(made, 100)):
+        for source, found in torch_calls.in_children(lambda source: try_source(options, source), batch, 60):
+            part, label = source[:2]
+            if found is None:
+                counts[part, "any", "the process ended"] += 1
+                continue
+            counts += found[0]
+            wrong += found[1]
+            if any(what.startswith(("told", "alike", "WRONG")) for _, _, what in found[0]):
+                covered[part].add(label)
     return counts, dict(covered), wrong
 
 
@@ -572,8 +588,8 @@ def main():
     options = parser.parse_args()
     torch_calls.load(options.calls, print)
     began = time.time()
-    with multiprocessing.get_context("spawn").Pool(options.jobs) as pool:
-        results = pool.map(worker, [(options, job, began + options.seconds) for job in range(options.jobs)])
+    with concurrent.futures.ProcessPoolExecutor(options.jobs, multiprocessing.get_context("spawn")) as pool:
+        results = list(pool.map(worker, [(options, job, began + options.seconds) for job in range(options.jobs)]))
     counts, covered, wrong = collections.Counter(), collections.defaultdict(set), []
     for c, found, w in results:
         counts += c

@@ -21,6 +21,7 @@ graph differs, 1 some do, 2 nothing was rewritten.
 """
 import argparse
 import collections
+import concurrent.futures
 import json
 import keyword
 import multiprocessing
@@ -441,42 +442,54 @@ def smaller(trial, inputs, lines, outputs, wanted):
     return inputs, lines, outputs
 
 
+def try_graph(options, calls, kinds, name):
+    """One random graph: what came out, the operators in it, and what to keep of it. None where none could be built."""
+    rng = random.Random(name)
+    torch.manual_seed(rng.randrange(2**31))
+    builder = Builder(rng, calls, kinds)
+    try:
+        with torch.no_grad():
+            outputs = builder.build()
+    except Skip:
+        return None
+    with tempfile.TemporaryDirectory() as folder:
+        trial = Trial(options.bucketeer, folder, drawn_options(rng, builder.lines))
+        try:
+            what, text, after, said = trial.verdict(builder.inputs, builder.lines, outputs)
+        except subprocess.TimeoutExpired:
+            what, text, after, said = "too slow", text_of(builder.inputs, builder.lines, outputs), "", "60 s"
+        if what == "differs":
+            inputs, lines, outputs = smaller(trial, builder.inputs, builder.lines, outputs, what)
+            what, text, after, said = trial.verdict(inputs, lines, outputs)
+        return what, builder.used, (what, name, text, after, said, " ".join(trial.options))
+
+
 def worker(arguments):
+    """One job. A call may end its process, so graphs are tried in children."""
     options, seed, graphs, deadline = arguments
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True, warn_only=True)
     calls = torch_calls.load(options.calls)
     kinds = operators(calls, options.only)
     counts, used, refusals, wrong, examples = collections.Counter(), collections.Counter(), collections.Counter(), [], {}
-    with tempfile.TemporaryDirectory() as folder:
-        for number in range(graphs):
-            if time.time() > deadline:
-                break
-            rng = random.Random(f"{seed}.{number}")
-            torch.manual_seed(rng.randrange(2**31))
-            builder = Builder(rng, calls, kinds)
-            try:
-                with torch.no_grad():
-                    outputs = builder.build()
-            except Skip:
+    for start in range(0, graphs, 200):
+        if time.time() > deadline:
+            break
+        names = [f"{seed}.{number}" for number in range(start, min(start + 200, graphs))]
+        for name, found in torch_calls.in_children(lambda name: try_graph(options, calls, kinds, name) or (), names, 300):
+            if not found:
+                counts["the process ended" if found is None else "not built"] += 1
                 continue
-            trial = Trial(options.bucketeer, folder, drawn_options(rng, builder.lines))
-            try:
-                what, text, after, said = trial.verdict(builder.inputs, builder.lines, outputs)
-            except subprocess.TimeoutExpired:
-                what, text, after, said = "too slow", text_of(builder.inputs, builder.lines, outputs), "", "60 s"
+            what, operators_, kept = found
             counts["graphs"] += 1
             counts[what] += 1
             if what in ("merged", "differs", "close"):
-                used.update(set(builder.used))
+                used.update(set(operators_))
             if what == "refused":
-                refusals[brief(said)] += 1
-                examples.setdefault(brief(said), (what, f"{seed}.{number}", text, "", said, " ".join(trial.options)))
+                refusals[brief(kept[4])] += 1
+                examples.setdefault(brief(kept[4]), kept)
             if what in ("differs", "fails after", "too slow") and len(wrong) < options.most:
-                if what == "differs":
-                    inputs, lines, outputs = smaller(trial, builder.inputs, builder.lines, outputs, what)
-                    what, text, after, said = trial.verdict(inputs, lines, outputs)
-                wrong.append((what, f"{seed}.{number}", text, after, said, " ".join(trial.options)))
+                wrong.append(kept)
     return counts, used, refusals, wrong + list(examples.values()), {kind: len(names) for kind, names in kinds.items()}
 
 
@@ -502,8 +515,8 @@ def main():
     began = time.time()
     share = -(-options.graphs // options.jobs)
     work = [(options, f"{options.seed}.{job}", share, began + options.seconds) for job in range(options.jobs)]
-    with multiprocessing.get_context("spawn").Pool(options.jobs) as pool:
-        results = pool.map(worker, work)
+    with concurrent.futures.ProcessPoolExecutor(options.jobs, multiprocessing.get_context("spawn")) as pool:
+        results = list(pool.map(worker, work))
     counts, used, refusals, wrong = collections.Counter(), collections.Counter(), collections.Counter(), []
     for c, u, r, w, kinds in results:
         counts += c

@@ -9,12 +9,10 @@ the largest number), so that a rewrite that reads it too early is seen.
 
 Sums are in the order of the ranks, so that equal programs give equal bits.
 """
-import ast
 import re
 
 import torch
 
-PREFIX = "torch.ops._c10d_functional."
 # Process groups by name: who talks to whom. Any other name is all ranks.
 GROUPS = {"solo": [[0], [1]]}
 
@@ -101,49 +99,51 @@ def poison(tensor):
 # ---------------------------------------------------------------- a text
 
 
+LINE = re.compile(r'^(\w+)(?:: "[^"]*")? = (.*)$')
+COLLECTIVE = re.compile(r"torch\.ops\._c10d_functional\.(\w+)\.\w+(\(.*\))$")
+DROPPED = re.compile(r";\s+[\w =]+= None$")
+
+
 class Text:
-    """Compiled text: blocks of statements between collectives. `apart` makes each statement a block."""
+    """Compiled text, one statement a line: blocks between collectives. `apart` makes each statement a block."""
 
     def __init__(self, text, apart=False):
-        try:
-            tree = ast.parse(text)
-        except SyntaxError as error:
-            raise NotRun(f"no Python: {error}") from error
-        function = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)][-1]
-        self.inputs = [arg.arg for arg in function.args.args if arg.arg != "self"]
+        lines = [line.strip() for line in text.splitlines()]
+        start = next((at for at, line in enumerate(lines) if line.startswith("def forward(")), None)
+        if start is None:
+            raise NotRun("no `def forward`")
+        self.inputs = re.findall(r'(\w+): "', lines[start])
         self.steps, block = [], []
-        for node in function.body:
-            if isinstance(node, ast.Return):
-                block.append(ast.copy_location(ast.Assign([ast.Name("__out__", ast.Store())], node.value), node))
+        for line in lines[start + 1:]:
+            if not line or line.startswith("#"):
                 continue
-            kind = self.collective(node)
-            if kind is None:
-                block.append(node)
+            line = DROPPED.sub("", line)
+            if line.startswith("return "):
+                block.append("__out__ = " + line.removeprefix("return "))
+                break
+            found = LINE.match(line)
+            call = COLLECTIVE.match(found[2]) if found else None
+            if call is None:
+                block.append(f"{found[1]} = {found[2]}" if found else line)
                 if apart:
                     self.close(block)
                     block = []
                 continue
             self.close(block)
             block = []
-            call = node.value
-            packed = ast.Call(ast.Name("__pack__", ast.Load()), call.args, call.keywords)
-            code = compile(ast.fix_missing_locations(ast.Expression(ast.copy_location(packed, call))), "<text>", "eval")
-            target = node.target if isinstance(node, ast.AnnAssign) else node.targets[0]
-            self.steps.append((kind, code, target.id))
+            self.steps.append((call[1], self.compiled("__pack__" + call[2], "eval"), found[1]))
         self.close(block)
-
-    @staticmethod
-    def collective(node):
-        value = getattr(node, "value", None)
-        if not isinstance(node, (ast.Assign, ast.AnnAssign)) or not isinstance(value, ast.Call):
-            return None
-        name = ast.unparse(value.func)
-        return name[len(PREFIX):].split(".")[0] if name.startswith(PREFIX) else None
 
     def close(self, block):
         if block:
-            module = ast.fix_missing_locations(ast.Module(body=list(block), type_ignores=[]))
-            self.steps.append((None, compile(module, "<text>", "exec"), None))
+            self.steps.append((None, self.compiled("\n".join(block), "exec"), None))
+
+    @staticmethod
+    def compiled(text, how):
+        try:
+            return compile(text, "<text>", how)
+        except SyntaxError as error:
+            raise NotRun(f"no Python: {error}") from error
 
 
 class Rank:
@@ -151,7 +151,7 @@ class Rank:
         self.names = dict(torch=torch, device=torch.device, inf=float("inf"), nan=float("nan"), __pack__=lambda *a, **k: (a, k))
         self.names.update(zip(names, inputs))
         self.inputs = inputs
-        torch.manual_seed(seed)
+        torch.default_generator.manual_seed(seed)
         self.random = torch.get_rng_state()
         self.flying = []
 
