@@ -430,6 +430,9 @@ impl<'g> Walk<'g, '_> {
         if let (Alias::Of(index), true) = (effects.alias, self.memory.is_live(id, position)) {
             return self.view_of_memory(id, position, target, index as usize);
         }
+        if effects.alias == Alias::Any && !operands.is_empty() && self.memory.is_live(id, position) {
+            return undecided(id, "may be a view of any operand, and that memory is written");
+        }
         let val = self.pure(id, target, &effects)?;
         self.set(id, val);
         if let Alias::Of(index) = effects.alias
