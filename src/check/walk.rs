@@ -525,6 +525,7 @@ impl<'g> Walk<'g, '_> {
         if let Some(result) = self.context.call(key).result
             && !self.class(target).names_memory
         {
+            self.context.gaps.see_again(key, self.role, id);
             return Ok(result);
         }
         let operands = std::mem::take(&mut self.operands);
@@ -541,6 +542,10 @@ impl<'g> Walk<'g, '_> {
             }
             None => {
                 self.note_foreign(id, key);
+                // What is copied to another device is another value, and known to be.
+                if self.class(target).is_followed() && !changes_device(graph, id) {
+                    self.context.gaps.add(key, self.role, id);
+                }
                 self.context.whole(Term::Call(key), graph.type_of(id))
             }
         };
