@@ -160,7 +160,7 @@ fn operators_that_are_not_known_are_equal_to_themselves_alone() {
     assert!(prove(&native(&text("output(x)")), &native(&text("output(x)"))).is_equal());
     let other = "graph g { a = input f32[4]; t = mylib.three.default(a) : (f32[4], f32[2]); x = getitem(t, 0) : f32[4]; output(x) }";
     let said = said(&text("output(x)"), other);
-    assert!(said.contains("mylib.two.default(a)") && said.contains("mylib.three.default(a)"), "{said}");
+    assert!(said.contains("mylib.two.default(a, ") && said.contains("mylib.three.default(a, "), "{said}");
 }
 
 #[test]

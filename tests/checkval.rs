@@ -376,3 +376,33 @@ fn a_a2a_symbolic_parts_of_one_symbolic_size_are_even() {
     assert!(verdict.is_equal(), "{verdict}");
     is_itself(&found("B-a2a_sym.txt"));
 }
+
+#[test]
+fn what_cannot_be_followed_in_one_graph_alone_is_no_difference() {
+    let text = |value: &str, rest: &str| {
+        read(&format!(
+            "s = symbol hint=4; x = input f32[2*s + 4]; m = input Sym(s - 3)\ny = {value}\n{}",
+            rest.replace("; ", "\n")
+        ))
+    };
+    let unknown = "aten.slice.Tensor(x, 0, m)";
+    let cannot = |before: &Graph, after: &Graph, node: &str| {
+        let verdict = prove(before, after);
+        let Verdict::CannotDecide(found) = &verdict else { panic!("{verdict}") };
+        assert_eq!(found.node, node, "{verdict}");
+    };
+    for rest in
+        ["output(y)", "z = aten.cumsum.default(y, 0); output(z)", "g = all_gather(y, G0:2); w = wait(g); output(w)"]
+    {
+        cannot(&text(unknown, rest), &text("aten.slice.Tensor(x, 0, 1)", rest), "y");
+        cannot(&text("aten.slice.Tensor(x, 0, 1)", rest), &text(unknown, rest), "y");
+        is_itself(&text(unknown, rest));
+    }
+    // What both graphs have is no gap.
+    let verdict = prove(&text(unknown, "output(neg(y))"), &text(unknown, "output(sin(y))"));
+    assert!(matches!(verdict, Verdict::Different(_)), "{verdict}");
+    let gathers = "g = all_gather(y, G0:2); w = wait(g); h = all_gather(x, G0:2); v = wait(h); output(w)";
+    let one = "g = all_gather(y, G0:2); w = wait(g); output(w)";
+    let verdict = prove(&text(unknown, gathers), &text(unknown, one));
+    assert!(matches!(verdict, Verdict::Different(_)), "{verdict}");
+}

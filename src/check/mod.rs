@@ -71,6 +71,7 @@
 pub mod eval;
 mod exchange;
 mod flat;
+mod gaps;
 mod groups;
 mod int;
 mod launches;
@@ -304,8 +305,44 @@ fn value_difference<'g>(
 ) -> Box<Verdict> {
     let show = Show { context, graphs: [source.graph, result.graph] };
     let (a, b) = show.first_difference(before, after);
+    if let Some(verdict) = rests_on_gap(context, source, result, &[a], &[b]) {
+        return verdict;
+    }
     let term = |val: Val, side: usize| Term { node: show.node_name(val, side), text: show.term(val) };
     different(what, term(a, 0), term(b, 1))
+}
+
+/// The verdict on a difference between values of which some was not followed: it may be none.
+fn rests_on_gap(
+    context: &Context<'_>,
+    source: &Walked<'_>,
+    result: &Walked<'_>,
+    before: &[Val],
+    after: &[Val],
+) -> Option<Box<Verdict>> {
+    let (old, new) = (gaps::of(context, before.iter().copied()), gaps::of(context, after.iter().copied()));
+    if let Some((role, node)) = old.call.or(new.call) {
+        let (graph, side) = match role {
+            Role::Before => (source.graph, Side::Before),
+            Role::After => (result.graph, Side::After),
+        };
+        let reason = format!("`{}` is not followed here, and the other graph has no such call", graph.target_of(node));
+        return Some(stopped(graph, side, Stop::Undecided { node, reason }));
+    }
+    let (side, graph, vals, index) = match (old.differs(&new), old.is_empty()) {
+        (false, _) => return None,
+        (true, false) => (Side::Before, source.graph, before, 0),
+        (true, true) => (Side::After, result.graph, after, 1),
+    };
+    let show = Show { context, graphs: [source.graph, result.graph] };
+    let node = vals.iter().find_map(|&val| show.origin(val, index))?;
+    let reason = "it is made of parts of elements, which are not followed".to_owned();
+    Some(stopped(graph, side, Stop::Undecided { node, reason }))
+}
+
+/// What launches of a graph send.
+fn sent(walked: &Walked<'_>) -> Vec<Val> {
+    walked.launches.iter().flat_map(|launch| launch.inputs.iter().copied()).collect()
 }
 
 fn launch_term<'g>(context: &Context<'g>, source: &Walked<'g>, result: &Walked<'g>, side: usize, index: usize) -> Term {
@@ -321,6 +358,19 @@ fn launch_term<'g>(context: &Context<'g>, source: &Walked<'g>, result: &Walked<'
 
 fn unmatched<'g>(context: &Context<'g>, source: &Walked<'g>, result: &Walked<'g>, mismatch: &Mismatch) -> Box<Verdict> {
     let none = |text: &str| Term { node: None, text: text.to_owned() };
+    // What is sent may be what the other graph sends, where one of the two is not followed.
+    let (old, new) = match *mismatch {
+        Mismatch::Dropped(index) | Mismatch::Apart(index) => (source.launches[index].inputs.clone(), sent(result)),
+        Mismatch::Extra(index, _) => (sent(source), result.launches[index].inputs.clone()),
+    };
+    if let Some((role, node)) = gaps::of(context, old.into_iter().chain(new)).call {
+        let (graph, side) = match role {
+            Role::Before => (source.graph, Side::Before),
+            Role::After => (result.graph, Side::After),
+        };
+        let reason = format!("`{}` is not followed here, and a collective sends what it makes", graph.target_of(node));
+        return stopped(graph, side, Stop::Undecided { node, reason });
+    }
     match *mismatch {
         Mismatch::Dropped(index) => {
             let term = launch_term(context, source, result, 0, index);

@@ -1,6 +1,7 @@
 //! Values and what they are made of, each kept once: equal ids are equal values, in both graphs.
 
 use super::flat::{Flat, Leaf};
+use super::gaps::Gaps;
 use super::groups::Groups;
 use super::int::{Int, ONE, ZERO, product};
 use super::pattern::{self, Pattern};
@@ -129,6 +130,7 @@ pub(super) struct Context<'g> {
     /// Views of the source that could not be if its tensors were dense where nothing is said.
     loose_views: HashSet<u32, FxBuildHasher>,
     pub groups: Groups<'g>,
+    pub gaps: Gaps,
     /// By value: the first node with it, in the source and in the result; `u32::MAX` is none.
     pub origins: Vec<[u32; 2]>,
 }
@@ -187,6 +189,7 @@ impl<'g> Context<'g> {
             exchanges: Vec::new(),
             loose_views: HashSet::default(),
             groups: Groups::default(),
+            gaps: Gaps::default(),
             origins: Vec::new(),
         }
     }
@@ -392,6 +395,7 @@ impl<'g> Context<'g> {
         let flat_shape = [product(&tensor.shape)?].into_iter().collect();
         let val = self.intern(Value::Tensor(Tensor { shape: flat_shape, ..tensor.clone() }));
         let leaf = self.intern_leaf(Term::Whole(val), Some(tensor.dtype), Some(bytes.clone()));
+        self.gaps.add_tensor(leaf);
         let flat = Flat::run(leaf, ZERO, pattern::dense(bytes))?;
         Some(Tensor { dtype: tensor.dtype, shape: tensor.shape.clone(), flat })
     }

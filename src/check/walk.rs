@@ -431,6 +431,9 @@ impl<'g> Walk<'g, '_> {
         if let (Alias::Of(index), true) = (effects.alias, self.memory.is_live(id, position)) {
             return self.view_of_memory(id, position, target, index as usize);
         }
+        if effects.alias == Alias::Any && !operands.is_empty() && self.memory.is_live(id, position) {
+            return undecided(id, "may be a view of any operand, and that memory is written");
+        }
         let val = self.pure(id, target, &effects)?;
         self.set(id, val);
         if let Alias::Of(index) = effects.alias
@@ -523,6 +526,7 @@ impl<'g> Walk<'g, '_> {
         if let Some(result) = self.context.call(key).result
             && !self.class(target).names_memory
         {
+            self.context.gaps.see_again(key, self.role, id);
             return Ok(result);
         }
         let operands = std::mem::take(&mut self.operands);
@@ -539,6 +543,10 @@ impl<'g> Walk<'g, '_> {
             }
             None => {
                 self.note_foreign(id, key);
+                // What is copied to another device is another value, and known to be.
+                if self.class(target).is_followed() && !changes_device(graph, id) {
+                    self.context.gaps.add(key, self.role, id);
+                }
                 self.context.whole(Term::Call(key), graph.type_of(id))
             }
         };

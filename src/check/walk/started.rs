@@ -3,7 +3,7 @@
 use super::{Launch, Pending, Step, Walk, fault, undecided};
 use crate::check::exchange;
 use crate::check::groups::group_operand;
-use crate::check::int::Int;
+use crate::check::int::{Int, product};
 use crate::check::layout::tensor_of;
 use crate::check::terms::{GroupKey, Tensor, Term, Val, Value};
 use crate::ir::{Arg, Collective, CollectiveKind, NodeId, RegionId, Type, Variant};
@@ -225,13 +225,12 @@ impl Walk<'_, '_> {
             let (Some(place), Some(value)) = (place, tensor_of(self.context, result)) else {
                 return undecided(id, format!("what it makes of `{name}`"));
             };
-            let same = |into: &Tensor| {
-                into.dtype == value.dtype
-                    && crate::check::int::product(&into.shape)
-                        .is_some_and(|count| crate::check::int::product(&value.shape) == Some(count))
-            };
-            if !self.context.tensor(place).is_some_and(same) {
-                return fault(id, format!("writes a result to `{name}`, which has another dtype or size"));
+            match self.context.tensor(place).and_then(|into| fits(into, &value)) {
+                Some(true) => {}
+                Some(false) => {
+                    return fault(id, format!("writes a result to `{name}`, which has another dtype or size"));
+                }
+                None => return undecided(id, format!("whether its result has the size of `{name}`")),
             }
             self.note_hazards(id, place);
             if self.memory.write(self.context, place, &value).is_none() {
@@ -269,7 +268,11 @@ impl Walk<'_, '_> {
                     continue;
                 }
                 let (from, to) = (self.context.tensor(from), self.context.tensor(to));
-                let rank = from.zip(to).and_then(|(from, to)| rank_of_slot(collective.kind, size, from, to));
+                let Some((from, to)) = from.zip(to) else { continue };
+                let rank = rank_of_slot(collective.kind, size, from, to);
+                if rank.is_none() && (size.is_none() || !places_are_known(from, to)) {
+                    return undecided(id, "whether it sends the part of one rank of the memory that it writes");
+                }
                 let Some(rank) = rank else {
                     return fault(id, "sends part of the memory that it writes, not at the place of one rank");
                 };
@@ -284,6 +287,24 @@ impl Walk<'_, '_> {
         }
         Ok(())
     }
+}
+
+/// Whether a result has the dtype and the number of elements of what it is written to; `None` where sizes do not say.
+fn fits(into: &Tensor, value: &Tensor) -> Option<bool> {
+    let (a, b) = (product(&into.shape)?, product(&value.shape)?);
+    match into.dtype == value.dtype && a == b {
+        true => Some(true),
+        false if into.dtype != value.dtype => Some(false),
+        false => a.compare(&b).filter(|order| order.is_ne()).map(|_| false),
+    }
+}
+
+/// Whether it is known where both lie: a slot of a rank that is not found is then none.
+fn places_are_known(from: &Tensor, to: &Tensor) -> bool {
+    let known = |tensor: &Tensor| {
+        tensor.flat.pieces.iter().all(|piece| piece.offset.known().is_some() && piece.bytes.known().is_some())
+    };
+    known(from) && known(to)
 }
 
 /// The rank whose slot of `to` is `from`.
