@@ -27,7 +27,7 @@ use super::entities::{Name, NodeId, RegionId};
 use super::graph::{Graph, Strength};
 use super::operators::Lookup;
 use super::ops::{Op, Variant};
-use super::optable::{self, Alias, Effects, Fence};
+use super::optable::{self, Alias, Effects, Fence, Placement};
 
 /// Why one slot comes before another.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -374,7 +374,7 @@ impl Memory {
                     memory.restated[memory.class[operand.index()] as usize] |= effect.restates;
                 }
             }
-            if graph.node(id).op == Op::Output || effect.fence == Fence::Full || effect.sees_placement {
+            if graph.node(id).op == Op::Output || effect.fence == Fence::Full || effect.sees > Placement::Nothing {
                 for &operand in operands {
                     memory.escapes[memory.class[operand.index()] as usize] = true;
                 }

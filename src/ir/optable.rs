@@ -26,6 +26,17 @@ pub enum Alias {
     Any,
 }
 
+/// What an operator sees of how a tensor lies in memory.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Placement {
+    /// Nothing: it sees sizes and elements alone.
+    Nothing,
+    /// In which order elements lie: strides.
+    Strides,
+    /// Strides, and where in which storage the elements begin.
+    Storage,
+}
+
 /// What keeps a node in its place beside data.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Fence {
@@ -48,8 +59,8 @@ pub struct Effects {
     pub fence: Fence,
     /// Whether it reads only the shapes of its operands, never their elements.
     pub shape_only: bool,
-    /// Whether it sees how its operands lie in memory: their strides, their storage offset.
-    pub sees_placement: bool,
+    /// What it sees of how its operands lie in memory.
+    pub sees: Placement,
     /// Whether it changes the sizes or strides of what it writes, so that the type of that value holds no longer.
     pub restates: bool,
     /// Whether nothing describes the operator, so that it is taken to do whatever it can: what it is given may be
@@ -64,7 +75,7 @@ impl Effects {
             writes: SmallVec::new(),
             fence: Fence::Free,
             shape_only: false,
-            sees_placement: false,
+            sees: Placement::Nothing,
             restates: false,
             assumed: false,
         }
@@ -188,6 +199,11 @@ fn call_effects_with(lookup: &Lookup<'_>, target: &str, args: &Args) -> Effects 
     let (namespace, base, _) = split_target(target);
     if let Some(communication) = communication::of_call(target, args) {
         return match (communication.by_data, communication.keeps_order()) {
+            // Schemas of c10d leave out what is received; those of DTensor are functional.
+            (false, _) if namespace == "_dtensor" => {
+                let known = lookup.effects(target, args);
+                if known.assumed { Effects::fence() } else { Effects { fence: Fence::Full, ..known } }
+            }
             (false, _) => Effects::fence(),
             (true, true) => Effects { fence: Fence::Full, ..Effects::pure() },
             (true, false) => Effects::pure(),
@@ -341,7 +357,8 @@ mod tests {
         assert!(norm(false).is_empty());
         assert_eq!(of("aten.set_.source_Tensor", many(2)).alias, Alias::Any);
         assert!(of("aten.unsqueeze_.default", one()).restates);
-        assert!(of("aten.as_strided.default", one()).sees_placement);
+        assert_eq!(of("aten.as_strided.default", one()).sees, Placement::Storage);
+        assert_eq!(of("aten.rand_like.default", one()).sees, Placement::Strides);
         assert_eq!(of("prims.as_strided.default", one()).alias, Alias::Of(0));
     }
 

@@ -2,7 +2,7 @@
 
 use super::reading::{Bound, alias_of};
 use crate::ir::args::Arg;
-use crate::ir::optable::{Alias, Effects, Fence};
+use crate::ir::optable::{Alias, Effects, Fence, Placement};
 
 /// Operators with statistics that they update while training: their schemas leave the arguments unmarked, since autograd
 /// treats the statistics as buffers. The parameter that says whether they train.
@@ -104,22 +104,15 @@ const DRAWS: &[(&str, &str)] = &[
 /// Namespaces of operators that act on the machine and not on values: streams, profilers, memory pools.
 const MACHINE: &[&str] = &["cuda", "streams", "profiler", "mempool", "debug_mode_ops"];
 
-/// Operators that see where and how a tensor lies: strides, storage offset, the storage itself.
-const PLACEMENT: &[&str] = &[
+/// Operators that see where a tensor lies: its storage, or where in it the tensor begins.
+const STORAGE: &[&str] = &[
     "as_strided",
     "as_strided_",
     "as_strided_copy",
     "as_strided_scatter",
-    "_reshape_alias",
     "_reshape_alias_copy",
-    "stride",
-    "sym_stride",
     "storage_offset",
     "sym_storage_offset",
-    "is_contiguous",
-    "sym_is_contiguous",
-    "is_non_overlapping_and_dense",
-    "is_strides_like_format",
     "set_",
     "set_data",
     "_reinterpret_tensor",
@@ -129,23 +122,34 @@ const PLACEMENT: &[&str] = &[
     "untyped_storage",
     "_typed_storage",
     "is_set_to",
-    "resize_",
-    "resize_as_",
-    "_resize_output_",
     "resize_storage_bytes_",
-    "resize",
-    "copy_strided",
     "numpy",
     "__dlpack__",
     "is_alias_of",
     "_is_alias_of",
-    "resize_as",
-    "_debug_has_internal_overlap",
-    // They refuse offsets or strides that other elements would start at, or memory that is part of more.
+    // They refuse offsets that other elements would start at, or memory that is part of more.
     "view_as_complex",
     "view_as_complex_copy",
     "view_of_dtype",
     "detach_",
+];
+
+/// Operators that see in which order the elements of a tensor lie: its strides.
+const STRIDES: &[&str] = &[
+    "_reshape_alias",
+    "stride",
+    "sym_stride",
+    "is_contiguous",
+    "sym_is_contiguous",
+    "is_non_overlapping_and_dense",
+    "is_strides_like_format",
+    "resize_",
+    "resize_as_",
+    "_resize_output_",
+    "resize",
+    "resize_as",
+    "copy_strided",
+    "_debug_has_internal_overlap",
     // They read raw memory, whatever its strides.
     "_fused_adagrad_",
     "_fused_adam_",
@@ -212,13 +216,17 @@ pub(super) fn is_shape_only(base: &str) -> bool {
     SHAPE_ONLY.contains(&base)
 }
 
-/// Whether an operator sees how its operands lie.
-pub(super) fn sees_placement(base: &str) -> bool {
-    PLACEMENT.contains(&base)
+/// What an operator sees of how its operands lie.
+pub(super) fn sees(base: &str) -> Placement {
+    match base {
+        base if STORAGE.contains(&base) => Placement::Storage,
+        base if STRIDES.contains(&base) => Placement::Strides,
+        _ => Placement::Nothing,
+    }
 }
 
 /// What this page says of an operator.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 pub(super) struct Extra {
     /// The parameter that says whether running statistics are updated; empty if they always are.
     trains: Option<&'static str>,
@@ -233,9 +241,9 @@ pub(super) struct Extra {
     draws: bool,
     acts_on_machine: bool,
     shape_only: bool,
-    sees_placement: bool,
+    sees: Placement,
     /// Another dtype over the same bytes asks for an offset and strides that it divides.
-    sees_placement_for_dtype: bool,
+    sees_for_dtype: bool,
 }
 
 impl Extra {
@@ -258,8 +266,8 @@ impl Extra {
             draws: DRAWS.contains(&(namespace, base)),
             acts_on_machine: MACHINE.contains(&namespace),
             shape_only: is_shape_only(base),
-            sees_placement: sees_placement(base),
-            sees_placement_for_dtype: base == "view",
+            sees: sees(base),
+            sees_for_dtype: base == "view",
         }
     }
 
@@ -293,10 +301,14 @@ impl Extra {
         }
         effects.restates |= self.restates;
         effects.shape_only = self.shape_only && effects.writes.is_empty();
-        // Numbers are dealt in the order of memory.
-        let deals = effects.fence == Fence::Random && !bound.operands(|parameter| parameter.tensors).is_empty();
-        let dtype = self.sees_placement_for_dtype && bound.takes("dtype");
-        effects.sees_placement = deals || dtype || self.sees_placement;
+        effects.sees = self.sees;
+        if effects.fence == Fence::Random && !bound.operands(|parameter| parameter.tensors).is_empty() {
+            // Numbers are dealt in the order of memory.
+            effects.sees = effects.sees.max(Placement::Strides);
+        }
+        if self.sees_for_dtype && bound.takes("dtype") {
+            effects.sees = Placement::Storage;
+        }
         effects
     }
 }

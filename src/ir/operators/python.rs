@@ -4,7 +4,7 @@
 use super::reading::{Form, Operands};
 use super::{Entry, Lookup, unknown};
 use crate::ir::args::{Arg, Args};
-use crate::ir::optable::{Alias, Effects, Fence};
+use crate::ir::optable::{Alias, Effects, Fence, Placement};
 
 /// Methods that are no operator, or do more than the operator of their name, and whose result is or may be the tensor
 /// itself.
@@ -294,7 +294,7 @@ fn writes_first(args: &Args) -> Effects {
 }
 
 fn method(lookup: &Lookup<'_>, name: &str, args: &Args) -> Effects {
-    let placed = |effects| Effects { sees_placement: super::exceptions::sees_placement(name), ..effects };
+    let placed = |effects| Effects { sees: super::exceptions::sees(name), ..effects };
     if METHODS_THAT_LOOK.contains(&name) {
         return placed(Effects { shape_only: true, ..Effects::pure() });
     }
@@ -359,7 +359,7 @@ fn function(lookup: &Lookup<'_>, name: &str, args: &Args) -> Effects {
     let mut plain = entries.iter().filter(|entry| !entry.is_out);
     let plain = !entries.is_empty()
         && plain.all(|entry| entry.alias_of_first() == Some(Alias::Fresh))
-        && !super::exceptions::sees_placement(name);
+        && super::exceptions::sees(name) == Placement::Nothing;
     if !plain || args.get("out").is_some() || args.get("max_norm").is_some_and(|arg| *arg != Arg::None) {
         return unknown(args);
     }
@@ -394,7 +394,7 @@ fn by_name_alone(lookup: &Lookup<'_>, namespace: &str, name: &str, args: &Args) 
     Some(Effects {
         alias,
         shape_only: super::exceptions::is_shape_only(name),
-        sees_placement: super::exceptions::sees_placement(name),
+        sees: super::exceptions::sees(name),
         ..Effects::pure()
     })
 }

@@ -136,7 +136,7 @@ pub(super) fn either(a: Effects, b: &Effects) -> Effects {
         writes,
         fence: a.fence.max(b.fence),
         shape_only: a.shape_only && b.shape_only,
-        sees_placement: a.sees_placement || b.sees_placement,
+        sees: a.sees.max(b.sees),
         restates: a.restates || b.restates,
         assumed: a.assumed || b.assumed,
     }

@@ -3,7 +3,7 @@
 use super::LowerError;
 use super::build::refuse;
 use super::walk::{Value, Walk};
-use crate::ir::optable::{Alias, Fence};
+use crate::ir::optable::{Alias, Fence, Placement};
 use crate::ir::{Arg, NodeId, Op, TensorType, Type};
 use crate::program::{BufferKind, CommOp, Compute, Layout, Made, Moves, Operand, Segment, StepKind, View};
 use smallvec::SmallVec;
@@ -213,8 +213,8 @@ impl Walk<'_> {
         if fence && operands.iter().any(holds_tensor) {
             return refuse(graph, id, "nothing is known of what it does with the memory it is given");
         }
-        if effects.sees_placement {
-            self.check_placement(id)?;
+        if effects.sees > Placement::Nothing {
+            self.check_placement(id, effects.sees)?;
         }
         if effects.restates {
             return refuse(graph, id, "it changes the sizes or strides of a tensor in place, which no step does");
@@ -251,7 +251,7 @@ impl Walk<'_> {
     }
 
     /// Refuses a call that sees strides or storage offsets of a tensor that lies otherwise in the program.
-    fn check_placement(&self, id: NodeId) -> Result<(), LowerError> {
+    fn check_placement(&self, id: NodeId, sees: Placement) -> Result<(), LowerError> {
         for &operand in self.graph.operands(id) {
             let Value::Tensor(view) = self.value(operand) else { continue };
             let layout = self.build.layout(view);
@@ -259,7 +259,8 @@ impl Walk<'_> {
             let stated = self.graph.tensor(operand).and_then(super::build::layout_of);
             let whole = view.offset == 0 && view.rank_bytes == 0 && layout.span_bytes() == Some(buffer.bytes);
             let own = !self.facts.is_view(operand) && buffer.kind != BufferKind::Comm;
-            if !(whole && own && stated.as_ref() == Some(layout)) {
+            let placed = sees < Placement::Storage || (whole && own);
+            if !(placed && stated.as_ref() == Some(layout)) {
                 let name = self.graph.name_of(operand);
                 let reason = format!("it sees how `{name}` lies in memory, and in the program that lies otherwise");
                 return refuse(self.graph, id, reason);
