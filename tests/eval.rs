@@ -294,11 +294,20 @@ fn results_are_held_against_their_stated_types() {
 
 #[test]
 fn operators_of_unknown_meaning_depend_on_all_they_take_and_on_nothing_else() {
-    let text = "p = input f32[2]; q = input f32[2]\na = mylib.op.default(p, q, 3) : f32[2, 2]\nb = mylib.op.default(p, q, 3) : f32[2, 2]\n\
-                c = mylib.op.default(p, q, 4) : f32[2, 2]\nd = mylib.op.default(p, p, 3) : f32[2, 2]\noutput(a, b, c, d)";
-    let outputs = &run(text)[0].outputs;
+    let text = |op: &str| {
+        format!(
+            "p = input f32[2]; q = input f32[2]\na = {op}(p, q, 3) : f32[2, 2]\nb = {op}(p, q, 3) : f32[2, 2]\n\
+             c = {op}(p, q, 4) : f32[2, 2]\nd = {op}(p, p, 3) : f32[2, 2]\noutput(a, b, c, d)"
+        )
+    };
+    let outputs = &run(&text("aten.cdist.default"))[0].outputs;
     assert_eq!(outputs[0], outputs[1]);
     assert!(outputs[0] != outputs[2] && outputs[0] != outputs[3]);
+    // What nothing describes may also draw random numbers, and write what it is given.
+    let outputs = &run(&text("mylib.op.default"))[0].outputs;
+    assert!(outputs[0] != outputs[1] && outputs[0] != outputs[2] && outputs[0] != outputs[3]);
+    let written = run("p = input f32[2]\nq = neg(p)\nr = clone(q)\na = mylib.op.default(q) : f32[2]\noutput(q, r)");
+    assert_ne!(written[0].outputs[0], written[0].outputs[1]);
     let parts = "p = input f32[2]\nt = mylib.two.default(p)\na = getitem(t, 0) : f32[2]\nb = getitem(t, 1) : i64[3]\noutput(a, b)";
     let outputs = &run(parts)[0].outputs;
     assert!(numbers(tensor(&outputs[1])).iter().all(|value| (0.0..4.0).contains(value)));

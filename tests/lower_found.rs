@@ -303,7 +303,7 @@ fn a_strided_result_lower_what_sees_strides_is_called_where_they_are_the_stated_
     let text = |of: &str| {
         format!(
             "x = input f32[4, 6]\ng = all_reduce(x, sum, G0:2) : f32[4, 6]; w = wait(g) : f32[4, 6]; s = slice(w, 1, 3)\n\
-                 y = aten.as_strided.default({of}, [2, 3], [1, 4], 1) : f32[2, 3]\noutput(y)"
+                 y = aten.as_strided.default({of}, [2, 3], [1, 4], 1) : f32[2, 3][1, 4]\noutput(y)"
         )
     };
     holds(&native(&text("w")), &LowerOptions::default());

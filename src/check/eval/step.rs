@@ -7,7 +7,7 @@ use super::output::{Output, OutputTensor};
 use super::value::Value;
 use super::{EvalError, EvalOptions};
 use crate::ir::optable::effects;
-use crate::ir::{Args, Graph, NodeId, Op, Type, TypeId};
+use crate::ir::{Args, Graph, NodeId, Op, TensorType, Type, TypeId};
 
 /// What one rank carries from call to call.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -41,8 +41,8 @@ pub struct StepResult {
 }
 
 impl Step {
-    /// A call of `target`, with holes in `args` for operands of these types, that makes a value of type `made`. The name
-    /// is for errors.
+    /// A call of `target`, with holes in `args` for operands of these types, that makes a value of type `made`, whatever
+    /// its strides: a view has those of its operand, and what it makes is taken in logical order. The name is for errors.
     #[must_use]
     pub fn new(name: &str, target: &str, args: &Args, operands: &[Type], made: Type) -> Self {
         let mut graph = Graph::new(name);
@@ -53,7 +53,7 @@ impl Step {
             inputs.push(graph.push(Op::Input, name, ty, nothing, &[]));
         }
         let (name, target) = (graph.intern(name), graph.intern(target));
-        let (made, args) = (graph.intern_type(made), graph.intern_args(args.clone()));
+        let (made, args) = (graph.intern_type(without_strides(made)), graph.intern_args(args.clone()));
         let call = graph.push(Op::Call(target), name, made, args, &inputs);
         let output = graph.intern("output");
         graph.push(Op::Output, output, TypeId::UNKNOWN, nothing, &[call]);
@@ -84,6 +84,14 @@ impl Step {
         let written =
             written.map(|&index| Ok((index, machine.see(inputs[index])?))).collect::<Result<_, EvalError>>()?;
         Ok(StepResult { made, written })
+    }
+}
+
+fn without_strides(ty: Type) -> Type {
+    match ty {
+        Type::Tensor(ty) => Type::Tensor(TensorType { strides: None, ..ty }),
+        Type::Tuple(parts) => Type::Tuple(parts.into_iter().map(without_strides).collect()),
+        other => other,
     }
 }
 
