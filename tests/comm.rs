@@ -5,6 +5,8 @@ use bucketeer::check::{Verdict, prove};
 use bucketeer::formats::{Document, GroupsFile};
 use bucketeer::ir::text::parse;
 use bucketeer::ir::{Dependencies, Graph, verify};
+use bucketeer::passes::bucketing::{BucketKind, BucketOptions, Decision, Reason, plan};
+use bucketeer::passes::select::Caps;
 use bucketeer::passes::{Pipeline, TogetherError};
 use std::path::Path;
 
@@ -355,4 +357,172 @@ fn g_s4_types_that_the_graph_lacks_are_told_apart() {
 fn g_rng_two_draws_are_not_one() {
     assert_ne!(verdict(&found("G-rng.a.hlo"), &found("G-rng.b.hlo")), "equal");
     assert_eq!(verdict(&found("G-rng.a.hlo"), &found("G-rng.a.hlo")), "equal");
+}
+
+fn path(name: &str) -> std::path::PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/found").join(name)
+}
+
+/// What became of a collective, in words.
+fn remark(name: &str, node: &str, options: &BucketOptions) -> String {
+    let graph = found(name);
+    let plan = plan(&graph, &Dependencies::keeping_schedule(&graph), options);
+    let remark = plan.remarks.iter().find(|remark| remark.name == node).unwrap_or_else(|| panic!("no `{node}`"));
+    match &remark.decision {
+        Decision::Merged { bucket } => format!("bucket {bucket}"),
+        Decision::Alone(reason) => reason.to_string(),
+    }
+}
+
+#[test]
+fn c_gpu_sched_two_scheduling_groups_are_never_joined_under_any_policy() {
+    for policy in ["greedy", "xla"] {
+        for boundaries in ["on", "off"] {
+            let options = format!("{{cap=none,mode=coalesced,policy={policy},boundaries={boundaries}}}");
+            assert_eq!(collectives(&merged("C-gpu_sched_two.hlo", &format!("bucket-all-reduce{options}"))), 2);
+            let graph = merged("C-cpu_sched_group.hlo", &format!("bucket-all-gather{options}"));
+            for &id in graph.order() {
+                let same = |key: &str| graph.args_of(id).get(key).is_some();
+                let members = &graph.meta_of(id).members;
+                assert!(members.is_empty() || same("scheduling_group") || members.len() < 4, "{members:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn c_gpu_combiner_key_keeps_apart_under_policy_xla_and_not_where_boundaries_are_off() {
+    let graph = found("C-gpu_combiner_key.hlo");
+    let plan_of = |combiner_keys: bool| {
+        let options = BucketOptions { combiner_keys, ..BucketOptions::xla(BucketKind::AllGather) };
+        plan(&graph, &Dependencies::of(&graph), &options).buckets.iter().map(|b| b.members.len()).collect::<Vec<_>>()
+    };
+    assert!(BucketOptions::xla(BucketKind::AllGather).combiner_keys);
+    assert_eq!(plan_of(true), [2]);
+    assert_eq!(plan_of(false), [4]);
+}
+
+#[test]
+fn c_xla_chain_one_that_depends_on_the_bucket_before_it_is_told_so() {
+    let options = BucketOptions::xla(BucketKind::AllReduce);
+    assert_eq!(remark("C-xla_chain.hlo", "b", &options), "dependent: cannot travel with `a` (a > a.wait > b)");
+}
+
+#[test]
+fn a_near_one_whose_only_partner_is_too_large_is_told_so() {
+    let options = BucketOptions { caps: Caps::bytes(100), ..BucketOptions::xla(BucketKind::AllReduce) };
+    assert_eq!(remark("A-near.txt", "s1", &options), "cap reached: does not fit with `s2`");
+    // The large one may stand above.
+    let text = "z = input f32[400]; y = input f32[2]
+        s2 = all_reduce(z, sum, G:2); w2 = wait(s2); s1 = all_reduce(y, sum, G:2); w1 = wait(s1)
+        output(w1, w2)";
+    let graph = parse(text).unwrap();
+    for options in [options, BucketOptions { caps: Caps::bytes(100), ..BucketOptions::new(BucketKind::AllReduce) }] {
+        let plan = plan(&graph, &Dependencies::of(&graph), &options);
+        assert_eq!(plan.remarks[1].decision, Decision::Alone(Reason::CapReached { other: "s2".to_owned() }));
+    }
+}
+
+#[test]
+fn c_sched_ar_ar_collectives_side_by_side_in_a_schedule_are_merged() {
+    let mut document = Document::open(&path("C-sched_ar_ar.hlo")).unwrap().unwrap();
+    let before = document.graphs()[0].clone();
+    TUPLE.parse::<Pipeline>().unwrap().run(&mut document.graphs_mut()[0]).unwrap();
+    assert_eq!(collectives(&document.graphs()[0]), 2);
+    assert_eq!(verdict(&before, &document.graphs()[0]), "equal");
+    let again = Document::read(document.print()).unwrap();
+    assert_eq!(verdict(&before, &again.graphs()[0]), "equal");
+}
+
+#[test]
+fn of_a_schedule_no_instruction_moves_though_collectives_stand_side_by_side() {
+    // `e` reads what `c` makes, so that `d` may not take `c` past it; `f` stands behind a computation.
+    let text = "HloModule m, is_scheduled=true, replica_count=2\n\n\
+        add {\n  x = f32[] parameter(0)\n  y = f32[] parameter(1)\n  ROOT s = f32[] add(x, y)\n}\n\n\
+        ENTRY main {\n  p = f32[4]{0} parameter(0)\n  b = f32[8]{0} all-gather(p), replica_groups={}, dimensions={0}\n  \
+        c = f32[8]{0} all-reduce(b), replica_groups={}, to_apply=add\n  \
+        e = f32[16]{0} all-gather(c), replica_groups={}, dimensions={0}\n  \
+        d = f32[8]{0} all-reduce(b), replica_groups={}, to_apply=add\n  g = f32[4]{0} negate(p)\n  \
+        f = f32[8]{0} all-reduce(b), replica_groups={}, to_apply=add\n  \
+        ROOT t = (f32[16]{0}, f32[8]{0}, f32[4]{0}, f32[8]{0}) tuple(e, d, g, f)\n}\n";
+    let mut document = Document::read(text.into()).unwrap();
+    TUPLE.parse::<Pipeline>().unwrap().run(&mut document.graphs_mut()[0]).unwrap();
+    assert_eq!(String::from_utf8(document.print()).unwrap(), text);
+}
+
+#[test]
+fn c_canonical_inline_bodies_in_place_of_names_are_read() {
+    let text = std::fs::read_to_string(path("C-canonical_inline.hlo")).unwrap();
+    let mut document = Document::read(text.clone().into_bytes()).unwrap_or_else(|error| panic!("{error}"));
+    assert_eq!(String::from_utf8(document.print()).unwrap(), text);
+    let before = document.graphs()[0].clone();
+    assert!(collectives(&before) > 1);
+    "bucket-all-gather{cap=none,mode=coalesced},bucket-all-reduce{cap=none,mode=coalesced}"
+        .parse::<Pipeline>()
+        .unwrap()
+        .run(&mut document.graphs_mut()[0])
+        .unwrap();
+    let again = Document::read(document.print()).unwrap_or_else(|error| panic!("{error}"));
+    assert_eq!(verdict(&before, &again.graphs()[0]), "equal");
+    // A fault is told where it stands in the text as it is.
+    let broken = text.replacen(
+        "tmp_1 = f32[] parameter(1)\n    ROOT tmp_2 = f32[] add(f32[] tmp_0",
+        "tmp_1 = f32[] parameter(1)\n    ROOT tmp_2 = f32[] add(f32[] gone",
+        1,
+    );
+    let line = broken.lines().position(|line| line.contains("gone")).unwrap() + 1;
+    let error = Document::read(broken.into_bytes()).unwrap_err();
+    assert_eq!(error.place().map(|place| place.line), Some(line));
+}
+
+#[test]
+fn c_mesh_groups_by_axes_of_a_mesh_are_the_ranks_that_they_stand_for() {
+    use bucketeer::formats::stablehlo::collectives;
+    let text = std::fs::read_to_string(path("C-mesh.mlir")).unwrap();
+    let groups = |text: &str| {
+        let found = collectives(text).unwrap();
+        (found[0].groups.clone(), found[0].group_size)
+    };
+    assert_eq!(groups(&text), ("[[0, 1, 2, 3], [4, 5, 6, 7]]".to_owned(), Some(4)));
+    let part = "axis_ref<name = \"y\", sub_axis_info = #stablehlo.sub_axis_info<pre_size = 1, size = 2>>";
+    assert_eq!(
+        groups(&text.replace("axis_ref<name = \"y\">", part)),
+        ("[[0, 2], [1, 3], [4, 6], [5, 7]]".to_owned(), Some(2))
+    );
+    // A mesh that is not there leaves them unknown.
+    assert_eq!(groups(&text.replace("sdy.mesh @mesh", "sdy.mesh @other")), (String::new(), None));
+}
+
+#[test]
+fn c_generic_the_generic_form_is_read() {
+    use bucketeer::formats::stablehlo::{collectives, is_stablehlo};
+    let text = std::fs::read_to_string(path("C-generic.mlir")).unwrap();
+    assert!(is_stablehlo(text.as_bytes()));
+    let found = collectives(&text).unwrap();
+    assert_eq!(
+        found.iter().filter(|one| one.kind == "all_to_all").count(),
+        text.matches("\"stablehlo.all_to_all\"").count()
+    );
+    assert!(found.iter().all(|one| one.function == "main" && one.group_size == Some(8)), "{found:?}");
+}
+
+#[test]
+fn ranks_that_spell_one_group_otherwise_launch_together() {
+    let of = |groups: &str| {
+        let text = format!(
+            "HloModule m, num_partitions=2\n\nadd {{\n  x = f32[] parameter(0)\n  y = f32[] parameter(1)\n  \
+             ROOT s = f32[] add(x, y)\n}}\n\nENTRY main {{\n  p = f32[4]{{0}} parameter(0)\n  \
+             q = f32[4]{{0}} parameter(1)\n  \
+             a = f32[4]{{0}} all-reduce(p), channel_id=1, replica_groups={groups}, use_global_device_ids=true, to_apply=add\n  \
+             b = f32[4]{{0}} all-reduce(q), channel_id=2, replica_groups={groups}, use_global_device_ids=true, to_apply=add\n  \
+             ROOT t = (f32[4]{{0}}, f32[4]{{0}}) tuple(a, b)\n}}\n"
+        );
+        Document::read(text.into_bytes()).unwrap_or_else(|error| panic!("{error}")).graphs()[0].clone()
+    };
+    let mut graphs = [of("[1,2]<=[2]"), of("{{0,1}}")];
+    assert_eq!(faults(&graphs), [""; 0]);
+    together(TUPLE, &mut graphs).unwrap();
+    assert_eq!((collectives(&graphs[0]), collectives(&graphs[1])), (1, 1));
+    assert_eq!(faults(&graphs), [""; 0]);
+    assert!(check_ranks(&[of("{{0,1}}"), of("{{1,0}}")], &RankOptions::default()).is_ok_and(|found| !found.is_empty()));
 }

@@ -35,7 +35,7 @@ pub struct BucketArgs {
     /// How members are put together [default: concat; of HLO text, and with policy xla, coalesced]
     #[arg(long)]
     mode: Option<ModeWord>,
-    /// Whether gathers of different dtypes may travel together [default: split]
+    /// Whether gathers of different dtypes may travel together [default: split; of HLO text, in one tuple, bytes]
     #[arg(long)]
     mixed_dtype: Option<MixedWord>,
     /// Whether gathers and scatters along different dimensions are kept apart [default: off; in mode coalesced on; with
@@ -46,7 +46,8 @@ pub struct BucketArgs {
     #[arg(long)]
     measure: Option<MeasureWord>,
     /// Whether boundaries that users set (`key=`, and in HLO text `combiner_key` and `collective_group_key`) keep
-    /// collectives apart [default: on; with policy xla off, as in jaxlib 0.10.2]
+    /// collectives apart [default: on; with policy xla only `combiner_key`, as in jaxlib 0.10.2 on GPUs; on CPUs it has
+    /// none, which is off]
     #[arg(long, value_name = "on|off", num_args = 0..=1, require_equals = true, default_missing_value = "on")]
     boundaries: Option<SwitchWord>,
     /// What scatters and reduces hand out [default: auto]
@@ -147,6 +148,9 @@ pub struct Passes {
     /// Whether the options say how members are put together, and what is handed out.
     mode_is_given: bool,
     unpack_is_given: bool,
+    /// Likewise whether gathers of different dtypes may travel together, and which kinds are merged.
+    mixed_is_given: bool,
+    kinds_are_given: bool,
 }
 
 /// Caps above this are taken, but are likely a slip of the unit.
@@ -176,6 +180,8 @@ impl BucketArgs {
             notes,
             mode_is_given: self.mode.is_some() || self.pipeline.is_some(),
             unpack_is_given: self.unpack.is_some() || self.pipeline.is_some(),
+            mixed_is_given: self.mixed_dtype.is_some() || self.pipeline.is_some(),
+            kinds_are_given: self.permute.is_some() || self.pipeline.is_some(),
         })
     }
 
@@ -282,7 +288,10 @@ impl BucketArgs {
             Some(MeasureWord::Larger) => Measure::Larger,
             Some(MeasureWord::Result) => Measure::Result,
         };
-        options.boundaries = self.boundaries.map_or(options.boundaries, |word| word == SwitchWord::On);
+        if let Some(word) = self.boundaries {
+            options.boundaries = word == SwitchWord::On;
+            options.combiner_keys = options.boundaries;
+        }
         options.mode = match self.mode {
             None => options.mode,
             Some(ModeWord::Concat) if kind == BucketKind::Permute => {
@@ -362,6 +371,11 @@ impl Passes {
     /// value is a view of another. Refuses what the form has no words for.
     pub fn fit_to(&mut self, document: &Document) -> Result<()> {
         let is_pytorch = matches!(document.format(), Format::Fx | Format::Export);
+        let permutes = |pass: &Pass| matches!(pass, Pass::Bucket(options) if options.kind == BucketKind::Permute);
+        if is_pytorch && !self.kinds_are_given && self.pipeline.passes.iter().any(permutes) {
+            self.pipeline.passes.retain(|pass| !permutes(pass));
+            self.notes.push("PyTorch has no word for several permutes in one; they are left alone".to_owned());
+        }
         for pass in &mut self.pipeline.passes {
             let Pass::Bucket(options) = pass else { continue };
             let lists = options.mode == Mode::Coalesced && options.kind == BucketKind::AllGather;
@@ -390,6 +404,10 @@ impl Passes {
                     let has_form = !matches!(options.kind, BucketKind::Broadcast | BucketKind::AllToAll);
                     if has_form && !self.mode_is_given {
                         options.mode = Mode::Coalesced;
+                    }
+                    // A tuple holds members of any dtypes.
+                    if options.mode == Mode::Coalesced && options.kind.mixes_dtypes() && !self.mixed_is_given {
+                        options.mixed_dtype = MixedDtype::Bytes;
                     }
                     if !self.unpack_is_given {
                         options.unpack = Unpack::Views;

@@ -114,3 +114,39 @@ fn permutes_of_fx_text_are_not_merged() {
     let folder = Folder::with("g.txt", support::FX);
     folder.run("rewrite g.txt --permute none").expect(2, &["g.txt", "FX text has no word"]);
 }
+
+#[test]
+fn gathers_of_several_dtypes_travel_in_one_tuple_unless_they_are_to_be_split() {
+    let text = "HloModule m, replica_count=2\n\nENTRY main {\n  p = f32[4]{0} parameter(0)\n  q = bf16[4]{0} parameter(1)\n  \
+                a = f32[8]{0} all-gather(p), replica_groups={}, dimensions={0}\n  \
+                b = bf16[8]{0} all-gather(q), replica_groups={}, dimensions={0}\n  \
+                ROOT t = (f32[8]{0}, bf16[8]{0}) tuple(a, b)\n}\n";
+    let folder = Folder::with("mixed.hlo", text);
+    let gathers = |options: &str| {
+        let ran = folder.run(&format!("rewrite mixed.hlo {options}")).expect(0, &["proven equal"]);
+        ran.out().matches(" all-gather(").count()
+    };
+    assert_eq!((gathers(""), gathers("--mixed-dtype split")), (1, 2));
+}
+
+#[test]
+fn what_moves_data_without_a_word_is_listed_with_its_group_and_held_against_other_ranks() {
+    let of = |line: &str| {
+        format!(
+            "HloModule m, replica_count=2\n\nENTRY main {{\n  p = f32[4,4]{{1,0}} parameter(0)\n  ROOT r = {line}\n}}\n"
+        )
+    };
+    let exchange = "f32[4,4]{1,0} all-to-all(p), replica_groups={{0,1}}, dimensions={1}";
+    let folder = Folder::with("a.hlo", of(exchange));
+    folder.write("b.hlo", of("f32[4,4]{1,0} collective-broadcast(p), replica_groups={{0,1}}"));
+    folder
+        .write("c.hlo", of("f32[4,4]{1,0} custom-call(p), custom_call_target=\"x\", custom_call_has_side_effect=true"));
+    let ran = folder.run("inspect a.hlo").expect(0, &[]);
+    for part in ["1 collective, 1 of them not followed", "all-to-all along dimension 1", "{{0,1}}: 2 ranks"] {
+        assert!(ran.out().contains(part), "{}", ran.out());
+    }
+    assert!(folder.run("inspect --json a.hlo").expect(0, &[]).out().contains("other_communication"));
+    folder.run("check-ranks a.hlo a.hlo").expect(0, &[]);
+    folder.run("check-ranks a.hlo b.hlo").expect(1, &[]);
+    folder.run("check-ranks c.hlo c.hlo").expect(2, &["cannot be decided", "c.hlo:5:"]);
+}

@@ -95,3 +95,21 @@ fn a_pipeline_takes_the_place_of_the_options() {
     folder.run("rewrite g.txt --pipeline dedupe-waits --all-reduce 1MB").expect(2, &["cannot be used with"]);
     folder.run("rewrite g.txt --pipeline dedupe-waits --fsdp-only").expect(2, &["cannot be used with"]);
 }
+
+/// Two all-reduces in FX text.
+const FX: &str = "class GraphModule(torch.nn.Module):
+    def forward(self, y: \"f32[2]cpu\", z: \"f32[400]cpu\"):
+        s1: \"f32[2]cpu\" = torch.ops._c10d_functional.all_reduce.default(y, 'sum', '0');  y = None
+        s2: \"f32[400]cpu\" = torch.ops._c10d_functional.all_reduce.default(z, 'sum', '0');  z = None
+        w1: \"f32[2]cpu\" = torch.ops._c10d_functional.wait_tensor.default(s1);  s1 = None
+        w2: \"f32[400]cpu\" = torch.ops._c10d_functional.wait_tensor.default(s2);  s2 = None
+        return (w1, w2)
+";
+
+#[test]
+fn policy_xla_without_caps_works_on_fx_text_and_leaves_permutes_alone() {
+    let folder = Folder::with("f.txt", FX);
+    let ran = folder.run("rewrite f.txt --policy xla").expect(0, &["several permutes", "proven equal"]);
+    assert_eq!(ran.out().matches("all_reduce_coalesced").count(), 1, "{}", ran.out());
+    folder.run("rewrite f.txt --policy xla --permute none").expect(2, &["no word for several permutes"]);
+}

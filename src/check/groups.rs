@@ -12,7 +12,7 @@ use rustc_hash::FxBuildHasher;
 
 /// Arguments of collectives that are operands, are in the collective's kind, or say only how HLO spells it.
 const SAYS_NOTHING: &[&str] =
-    &["group_name", "out", "replica_groups", "pipelined", "constrain_layout", "split", "domain"];
+    &["group_name", "out", "replica_groups", "pipelined", "constrain_layout", "split", "domain", "scheduling_group"];
 
 /// How HLO counts the ranks of a group: known, where the members are.
 const COUNTS: &[&str] = &["channel", "global_ids"];

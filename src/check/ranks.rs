@@ -230,6 +230,8 @@ struct Step {
 
 struct Game {
     teams: Vec<Team>,
+    /// Names of groups that are their members, as those of HLO are, by the first name of the same members.
+    spelled: HashMap<Box<str>, Box<str>, FxBuildHasher>,
     /// By rank, the team of each group name and stated size.
     team_of: HashMap<(Box<str>, u32), usize, FxBuildHasher>,
     /// Launches of each rank, in order.
@@ -273,6 +275,8 @@ impl Game {
         }
         let count = (!shared).then_some(graphs.len() as u32);
         let mut lists: IndexMap<Box<str>, Vec<Vec<u32>>, FxBuildHasher> = IndexMap::default();
+        let mut spelled: HashMap<Box<str>, Box<str>, FxBuildHasher> = HashMap::default();
+        let mut by_members: HashMap<Vec<Vec<u32>>, Box<str>, FxBuildHasher> = HashMap::default();
         for (rank, graph) in graphs.iter().enumerate() {
             let groups = used(graph);
             for &id in &groups {
@@ -283,6 +287,13 @@ impl Game {
                     return Err(RanksError::UnknownMembers { group: group.name.to_string() });
                 }
                 let list = listed(group, options, count)?;
+                if group.is_listed() {
+                    let first = by_members.entry(list.clone()).or_insert_with(|| group.name.clone());
+                    if *first != group.name {
+                        spelled.insert(group.name.clone(), first.clone());
+                        continue;
+                    }
+                }
                 match lists.get(&group.name) {
                     Some(known) if *known != list => {
                         return Err(RanksError::Disagree { group: group.name.to_string(), rank: rank as u32 });
@@ -294,12 +305,18 @@ impl Game {
                 }
             }
         }
-        let mut game =
-            Self { teams: Vec::new(), team_of: HashMap::default(), steps: Vec::new(), shared, faults: Vec::new() };
+        let (teams, team_of, steps, faults) = (Vec::new(), HashMap::default(), Vec::new(), Vec::new());
+        let mut game = Self { teams, spelled, team_of, steps, shared, faults };
         for (name, list) in lists {
             game.add_teams(&name, list, count)?;
         }
         Ok(game)
+    }
+
+    /// The team of a rank in a group.
+    fn team(&self, group: &ProcessGroup, rank: u32) -> Option<usize> {
+        let name = self.spelled.get(&group.name).unwrap_or(&group.name);
+        self.team_of.get(&(name.clone(), rank)).copied()
     }
 
     fn add_teams(&mut self, group: &str, list: Vec<Vec<u32>>, count: Option<u32>) -> Result<(), RanksError> {
@@ -332,12 +349,12 @@ impl Game {
             if std::mem::replace(&mut seen[group.index()], true) {
                 continue;
             }
-            let group = &graph.group(group).name;
-            let outside = ranks.iter().find(|&&rank| !self.team_of.contains_key(&(group.clone(), rank)));
+            let group = graph.group(group);
+            let outside = ranks.iter().find(|&&rank| self.team(group, rank).is_none());
             faults.extend(outside.map(|&rank| RankFault::NotAMember {
                 rank,
                 node: graph.name_of(id).to_owned(),
-                group: group.to_string(),
+                group: group.name.to_string(),
             }));
         }
         faults
@@ -348,8 +365,7 @@ impl Game {
         let mut unknown = None;
         for (rank, graph) in graphs.iter().enumerate() {
             // Group to team, once a graph.
-            let team = |group: &ProcessGroup| self.team_of.get(&(group.name.clone(), rank as u32)).copied();
-            let teams: Vec<Option<usize>> = graph.groups().iter().map(team).collect();
+            let teams: Vec<Option<usize>> = graph.groups().iter().map(|group| self.team(group, rank as u32)).collect();
             let (mut steps, launches) = (Vec::new(), Launches::of(graph));
             for &node in graph.order() {
                 let (rank, name) = (rank as u32, || graph.name_of(node).to_owned());

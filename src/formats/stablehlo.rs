@@ -1,11 +1,16 @@
-//! StableHLO in MLIR's text form, as `lowered.as_text()` prints it: read to list its collectives, not to be rewritten.
+//! StableHLO in MLIR's text form, plain or generic, as `lowered.as_text()` prints it: read to list its collectives, not to be rewritten.
 //!
 //! The text is walked once. Strings and comments count as such; of each collective the brackets behind its name are taken: operands,
 //! properties, a region that reduces, attributes, and the function type, from which come dtype and bytes. All else is passed
 //! over, so dialects and attributes that nobody has heard of do no harm.
 
 use crate::ir::DType;
+use hashbrown::HashMap;
+use rustc_hash::FxBuildHasher;
 use std::ops::Range;
+
+/// Most devices that groups by axes are written out for.
+const MOST_LISTED: usize = 256;
 
 /// Most nested brackets.
 const MOST_NESTED: usize = 256;
@@ -54,7 +59,9 @@ pub fn is_stablehlo(bytes: &[u8]) -> bool {
     let has = |words: &str| memchr::memmem::find(bytes, words.as_bytes()).is_some();
     let lines = bytes.split(|byte| *byte == b'\n').map(<[u8]>::trim_ascii);
     let first = lines.into_iter().find(|line| !line.is_empty() && !line.starts_with(b"//") && !line.starts_with(b"#"));
-    first.is_some_and(|line| line.starts_with(b"module") || line.starts_with(b"func.func"))
+    // The generic form has operators in quotes.
+    let begins = [&b"module"[..], b"func.func", b"\"builtin.module\"", b"\"func.func\""];
+    first.is_some_and(|line| begins.iter().any(|word| line.starts_with(word)))
         && (has("stablehlo.") || has("func.func"))
 }
 
@@ -63,11 +70,21 @@ pub fn is_stablehlo(bytes: &[u8]) -> bool {
 /// # Errors
 /// [`StableHloError`] at the first string or bracket that is not closed, or collective that is cut short.
 pub fn collectives(text: &str) -> Result<Vec<StableCollective>, StableHloError> {
-    let mut reader = Reader { text, at: 0, line: 1, counted: 0, function: String::new() };
+    let (function, meshes) = (String::new(), HashMap::default());
+    let mut reader = Reader { text, at: 0, line: 1, counted: 0, function, meshes };
     let mut found = Vec::new();
     while let Some(token) = reader.token().map_err(|fault| fault.in_text(text))? {
         match token {
             Token::Word("func.func") => reader.function_follows(),
+            Token::Word("sdy.mesh") => reader.mesh_follows(),
+            Token::Text("func.func") => {
+                let properties = reader.generic_properties().map_err(|fault| fault.in_text(text))?;
+                properties.and_then(symbol).unwrap_or_default().clone_into(&mut reader.function);
+            }
+            Token::Text("sdy.mesh") => {
+                let properties = reader.generic_properties().map_err(|fault| fault.in_text(text))?;
+                reader.mesh(properties.and_then(symbol), properties);
+            }
             Token::Text(content) => {
                 let kind = content.strip_prefix("stablehlo.").and_then(|op| KINDS.into_iter().find(|kind| *kind == op));
                 if let Some(kind) = kind {
@@ -111,6 +128,8 @@ struct Reader<'a> {
     line: usize,
     counted: usize,
     function: String,
+    /// Meshes by name, as HLO text writes them: `mesh['x'=2,'y'=4]`.
+    meshes: HashMap<&'a str, String, FxBuildHasher>,
 }
 
 impl<'a> Reader<'a> {
@@ -172,6 +191,73 @@ impl<'a> Reader<'a> {
             let end = name.find(|c: char| !(c.is_alphanumeric() || matches!(c, '_' | '.' | '$' | '-')));
             self.function = name[..end.unwrap_or(name.len())].to_owned();
         }
+    }
+
+    /// Notes a mesh: `@mesh = <["x"=2, "y"=4]>`.
+    fn mesh_follows(&mut self) {
+        let rest = self.text[self.at..].trim_start();
+        let line = rest.split('\n').next().unwrap_or(rest);
+        let found = line.strip_prefix('@').and_then(|line| line.split_once('='));
+        if let Some((name, mesh)) = found {
+            self.mesh(Some(name.trim().trim_matches('"')), Some(mesh));
+        }
+    }
+
+    /// Notes the axes of a mesh, and its devices where they are listed.
+    fn mesh(&mut self, name: Option<&'a str>, text: Option<&'a str>) {
+        let (Some(name), Some((_, text))) = (name, text.and_then(|text| text.split_once("<["))) else { return };
+        let Some((axes, rest)) = text.split_once(']') else { return };
+        let devices = rest.split('>').next().and_then(|rest| rest.split_once("device_ids")).and_then(|(_, list)| {
+            let list = list.split_once('[')?.1.split(']').next()?;
+            Some(format!(", device_ids=({})", list.replace(' ', "")))
+        });
+        let axes = axes.replace('"', "'").replace(' ', "");
+        self.meshes.insert(name, format!("mesh[{axes}]{}", devices.unwrap_or_default()));
+    }
+
+    /// The properties of an operator in the generic form, behind its name and operands; none where it has none.
+    fn generic_properties(&mut self) -> Result<Option<&'a str>, Fault> {
+        if self.next_is("(") {
+            self.bracket(b'(', "operands")?;
+        }
+        if !self.next_is("<{") {
+            return Ok(None);
+        }
+        self.at += 1;
+        let range = self.bracket(b'{', "properties")?;
+        Ok(Some(&self.text[range]))
+    }
+
+    /// The groups that axes of a mesh stand for: as lists where they are short, and how many ranks the first has.
+    fn axes(&self, properties: &str) -> Option<(String, Option<u64>)> {
+        let (_, value) = properties.split_once("replica_group_mesh_axes<")?;
+        let name = value.split_once('@')?.1;
+        let name = &name[..name.find(|c: char| !(c.is_alphanumeric() || matches!(c, '_' | '.' | '$' | '-')))?];
+        let (_, list) = value.split_once("axes")?;
+        let list = list.split_once('[')?.1.split(']').next()?;
+        let number = |text: &str, key: &str| {
+            let digits = text.split_once(key)?.1.trim_start_matches([' ', '=']);
+            digits[..digits.find(|c: char| !c.is_ascii_digit()).unwrap_or(digits.len())].parse::<u64>().ok()
+        };
+        let axis = |text: &str| {
+            let name = text.split('"').nth(1)?;
+            match number(text, "pre_size") {
+                Some(before) => {
+                    let after = text.split_once("pre_size")?.1;
+                    Some(format!("'{name}':({before}){}", number(after, " size")?))
+                }
+                None => Some(format!("'{name}'")),
+            }
+        };
+        let axes: Option<Vec<String>> = list.split("axis_ref<").skip(1).map(axis).collect();
+        let text = format!("{} {{{}}}", self.meshes.get(name)?, axes?.join(","));
+        let lists = super::hlo::listed_groups(&text)?;
+        let size = lists.first().map(|list| list.len() as u64);
+        if lists.iter().map(Vec::len).sum::<usize>() > MOST_LISTED {
+            return Some((text, size));
+        }
+        let one = |list: &Vec<u32>| format!("[{}]", list.iter().map(u32::to_string).collect::<Vec<_>>().join(", "));
+        Some((format!("[{}]", lists.iter().map(one).collect::<Vec<_>>().join(", ")), size))
     }
 
     /// The bracket that is next, with all in it.
@@ -262,7 +348,9 @@ impl<'a> Reader<'a> {
         let larger = sum(&inputs).zip(sum(&outputs)).map(|(input, output)| input.max(output));
         let groups =
             dense(properties, if kind == "collective_permute" { "source_target_pairs" } else { "replica_groups" });
+        let by_axes = if groups.is_empty() { self.axes(properties) } else { None };
         let group_size = match kind {
+            _ if by_axes.is_some() => by_axes.as_ref().and_then(|(_, size)| *size),
             "collective_permute" => None,
             _ => first_list(groups).map(|list| list.split(',').filter(|rank| !rank.trim().is_empty()).count() as u64),
         };
@@ -272,7 +360,7 @@ impl<'a> Reader<'a> {
             reduction: reduction(region).map(str::to_owned),
             function: self.function.clone(),
             line: self.line_of(head),
-            groups: groups.to_owned(),
+            groups: by_axes.map_or_else(|| groups.to_owned(), |(groups, _)| groups),
             group_size,
             dtype: inputs.first().and_then(|tensor| tensor.dtype),
             bytes: larger.filter(|_| !inputs.is_empty()),
@@ -293,6 +381,11 @@ impl<'a> Reader<'a> {
         self.counted = at;
         self.line
     }
+}
+
+/// The name among properties: `sym_name = "main"`.
+fn symbol(properties: &str) -> Option<&str> {
+    properties.split_once("sym_name = \"").and_then(|(_, rest)| rest.split('"').next())
 }
 
 /// The list of `name = dense<...>`; empty without one.

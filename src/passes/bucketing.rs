@@ -169,6 +169,8 @@ pub struct BucketOptions {
     pub measure: Measure,
     /// Whether a boundary that the user set is part of the key.
     pub boundaries: bool,
+    /// Whether `combiner_key` of HLO text is, where other boundaries are not: as XLA's combiners for GPUs have it.
+    pub combiner_keys: bool,
     /// Only FSDP's collectives: a gather derived from exactly one parameter-like input, a scatter whose result reaches
     /// only outputs, through operators of one operand. Other kinds are not filtered.
     pub fsdp_only: bool,
@@ -198,6 +200,7 @@ impl BucketOptions {
             by_dim: None,
             measure: Measure::default(),
             boundaries: true,
+            combiner_keys: true,
             fsdp_only: false,
             in_loops: true,
             groups: Vec::new(),
@@ -209,8 +212,9 @@ impl BucketOptions {
 
 impl BucketOptions {
     /// The options of XLA's combiner for GPUs (jaxlib 0.10.2): 30 MiB and 7 bytes of results, 2048 members, gathers of
-    /// any dtypes and dimensions together, one instruction that takes the members as they are. That release does not look
-    /// at the boundaries that users set (`combiner_key`, `collective_group_key`); later ones do.
+    /// any dtypes and dimensions together, one instruction that takes the members as they are. Of the boundaries that users
+    /// set, that release looks at `combiner_key`, not at `collective_group_key`; for CPUs it looks at neither, which is
+    /// `combiner_keys` off.
     #[must_use]
     pub fn xla(kind: BucketKind) -> Self {
         Self {
@@ -565,7 +569,12 @@ impl Traits {
         // Permutes are not packed.
         let permutes = options.mixed_dtype == MixedDtype::Bytes && options.kind == BucketKind::Permute;
         let extras = further_options(graph, id, xla);
-        let boundary = graph.meta_of(id).key.as_deref().filter(|_| options.boundaries);
+        let boundary =
+            graph.meta_of(id).key.as_deref().and_then(|key| match (options.boundaries, options.combiner_keys) {
+                (true, _) => Some(key),
+                (false, true) => combiner_key(key),
+                (false, false) => None,
+            });
         BucketKey {
             kind,
             variant: collective.variant,
@@ -577,6 +586,12 @@ impl Traits {
             extras: number(&mut self.extras, extras.as_deref()),
         }
     }
+}
+
+/// The `combiner_key` among the boundaries of HLO text, which stands first.
+fn combiner_key(boundaries: &str) -> Option<&str> {
+    let first = boundaries.split(", collective_group_key=").next()?;
+    first.starts_with("combiner_key=").then_some(first)
 }
 
 /// What is stated on a collective beside its tensors, kind and group, as text; operands by the names of their nodes. Of

@@ -404,7 +404,10 @@ fn set_option(bucket: &mut BucketOptions, key: &str, value: &str) -> Result<bool
                 _ => return Err(choice("auto, views, copies")),
             }
         }
-        "boundaries" => bucket.boundaries = switch(value)?,
+        "boundaries" => {
+            bucket.boundaries = value != "combiner-key" && switch(value)?;
+            bucket.combiner_keys = value == "combiner-key" || bucket.boundaries;
+        }
         "by-dim" => bucket.by_dim = Some(switch(value)?),
         "measure" => {
             bucket.measure = match value {
@@ -479,7 +482,11 @@ fn options_text(options: &BucketOptions) -> Vec<String> {
     add(options.by_dim != default.by_dim, format!("by-dim={}", on(options.by_dim.unwrap_or(false))));
     let measure = if options.measure == Measure::Result { "result" } else { "larger" };
     add(options.measure != default.measure, format!("measure={measure}"));
-    add(options.boundaries != default.boundaries, format!("boundaries={}", on(options.boundaries)));
+    let boundaries = |options: &BucketOptions| match (options.boundaries, options.combiner_keys) {
+        (false, true) => "combiner-key",
+        (all, _) => on(all),
+    };
+    add(boundaries(options) != boundaries(&default), format!("boundaries={}", boundaries(options)));
     let unpack = if options.unpack == Unpack::Views { "views" } else { "copies" };
     add(options.unpack != default.unpack, format!("unpack={unpack}"));
     add(options.fsdp_only, "fsdp-only=on".to_owned());
@@ -523,6 +530,8 @@ mod tests {
             "bucket-all-gather{cap=31457287,policy=xla},bucket-permute{cap=1KiB,max-members=3,policy=xla}",
             "bucket-all-gather{cap=none,max-members=none,policy=xla,mixed-dtype=split,by-dim=on,boundaries=on}",
             "bucket-permute{cap=25MiB}",
+            "bucket-all-reduce{cap=1MiB,policy=xla,boundaries=off}",
+            "bucket-all-reduce{cap=1MiB,boundaries=combiner-key}",
             "bucket-all-reduce{cap=24KiB,suggested=48KiB,policy=xla}",
             "bucket-reduce-scatter{cap=1MiB,mode=coalesced,by-dim=off,measure=result}",
             "",

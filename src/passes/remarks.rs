@@ -307,18 +307,29 @@ impl<'a> Remarks<'a> {
         };
         // A few steps each way: a remark is not worth a walk over the whole graph.
         let near = (1..=64).flat_map(|step| [nth.checked_sub(step), Some(nth + step)]).flatten();
-        let found = near.filter(|&at| at < self.view.seen.len()).find_map(candidate);
-        match found {
-            Some(other) => {
-                let other_key = self.view.entry(self.view.dependencies.slot_of(other)).key;
-                let mut fields = self.view.entry(slot).key.differences(&other_key);
-                if fields.is_empty() && self.scope == Scope::AllRanks {
-                    fields.push(ELSEWHERE);
-                }
-                Reason::KeyDiffers { from: self.view.graph.name_of(other).to_owned(), fields }
+        let found = near.filter(|&at| at < self.view.seen.len()).filter_map(candidate);
+        for other in found {
+            let other_slot = self.view.dependencies.slot_of(other);
+            let mut fields = self.view.entry(slot).key.differences(&self.view.entry(other_slot).key);
+            if fields.is_empty() && self.scope == Scope::AllRanks {
+                fields.push(ELSEWHERE);
             }
-            None => Reason::NoPartner,
+            let other = self.view.graph.name_of(other).to_owned();
+            match self.refusal_of(other_slot) {
+                _ if !fields.is_empty() => return Reason::KeyDiffers { from: other, fields },
+                Some(Refusal::Oversize { .. }) => return Reason::CapReached { other },
+                // It has the same key, and stays alone for a reason of its own.
+                _ => {}
+            }
         }
+        Reason::NoPartner
+    }
+
+    /// Why a candidate is in no bucket.
+    fn refusal_of(&self, slot: usize) -> Option<Refusal> {
+        let outcomes = &self.selection.outcomes;
+        let nth = outcomes.binary_search_by_key(&slot, |outcome| outcome.node).ok()?;
+        outcomes[nth].bucket.err()
     }
 
     /// A shortest path from `first` or its bucket to `last`, going through buckets as through one node.

@@ -198,6 +198,11 @@ impl<'t> Collectives<'t> {
         if starts {
             say("split", Arg::Bool(true));
         }
+        let frontend = attribute("frontend_attributes").map_or("", |value| value.of(text));
+        if let Some(group) = entry(frontend, "_scheduling_group_id") {
+            // XLA refuses a module in which one instruction stands in two groups.
+            say("scheduling_group", Arg::Str(group.into()));
+        }
         if let Some(note) = noted.flatten() {
             say("reducer", Arg::Str(note.into()));
         }

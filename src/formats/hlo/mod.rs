@@ -4,6 +4,7 @@
 //! the same bytes where nothing changed.
 //!
 //! * `lex`: names, brackets, strings and comments;
+//! * `inlined`: bodies that stand where a name would, in XLA's canonical print;
 //! * `module`: the text as ranges of bytes: computations, instructions, attributes;
 //! * `shape`, `groups`, `attributes`: what is inside of them;
 //! * `opcodes`, `calls`, `domains`, `reducers`, `collective`, `layout`: what the graph needs to know of opcodes, calls,
@@ -19,6 +20,7 @@ mod emit;
 mod error;
 mod graph;
 mod groups;
+mod inlined;
 mod layout;
 mod lex;
 mod module;
@@ -37,6 +39,8 @@ use module::Module;
 /// A module: its text, and its graph.
 #[derive(Clone, Debug)]
 pub struct HloText {
+    /// The text as it was read, if bodies in it had no names.
+    original: Option<Box<str>>,
     source: Box<str>,
     module: Module,
     links: Links,
@@ -49,12 +53,23 @@ impl HloText {
     /// # Errors
     /// [`HloError`], with the place of the first fault.
     pub fn parse(text: String) -> Result<Self, HloError> {
-        let built = Module::read(&text).and_then(|mut module| {
-            let (graph, links) = graph::build(&text, &mut module)?;
+        let build = |text: &str| {
+            let mut module = Module::read(text)?;
+            let (graph, links) = graph::build(text, &mut module)?;
             Ok((module, graph, links))
-        });
-        let (module, graph, links) = built.map_err(|fault| fault.in_text(&text))?;
-        let mut read = Self { source: text.into_boxed_str(), module, links, graph: [graph] };
+        };
+        let (original, (module, graph, links), source) = match inlined::hoisted(&text) {
+            Some(hoisted) => {
+                let in_text = |fault: error::Fault| {
+                    let at = hoisted.original(fault.at);
+                    error::Fault { at, ..fault }.in_text(&text)
+                };
+                let built = build(&hoisted.text).map_err(in_text)?;
+                (Some(text.into_boxed_str()), built, hoisted.text)
+            }
+            None => (None, build(&text).map_err(|fault: error::Fault| fault.in_text(&text))?, text),
+        };
+        let mut read = Self { original, source: source.into_boxed_str(), module, links, graph: [graph] };
         read.graph[0].scheduled = read.is_scheduled();
         Ok(read)
     }
@@ -62,7 +77,7 @@ impl HloText {
     /// The text as it was read.
     #[must_use]
     pub fn source(&self) -> &str {
-        &self.source
+        self.original.as_deref().unwrap_or(&self.source)
     }
 
     /// Whether the header says that the order of the text is a schedule.
@@ -96,8 +111,17 @@ impl HloText {
     /// The text. Where nothing changed, its bytes are those that were read.
     #[must_use]
     pub fn print(&self) -> Vec<u8> {
-        write::print(&self.source, &self.module, &self.links, &self.graph[0])
+        let printed = write::print(&self.source, &self.module, &self.links, &self.graph[0]);
+        match &self.original {
+            Some(original) if printed == self.source.as_bytes() => original.as_bytes().to_vec(),
+            _ => printed,
+        }
     }
+}
+
+/// The devices of groups as HLO text writes them, such as `mesh['x'=2,'y'=4] {'y'}`; `None` if they cannot be read.
+pub(super) fn listed_groups(text: &str) -> Option<Vec<Vec<u32>>> {
+    groups::replica_groups(text).ok()
 }
 
 /// Whether a text begins as HLO text does: with `HloModule`, comments aside.

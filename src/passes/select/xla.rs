@@ -151,6 +151,9 @@ impl<'a, G: PlanGraph> Xla<'a, G> {
             Err(refusal) => {
                 self.done(node);
                 self.refusals.insert(node, refusal);
+                if matches!(refusal, Refusal::Oversize { .. }) && !bucket.members.is_empty() {
+                    bucket.refused.get_or_insert(Refusal::CapReached { other: node });
+                }
                 return true;
             }
         };
@@ -170,7 +173,10 @@ impl<'a, G: PlanGraph> Xla<'a, G> {
             return false;
         }
         self.done(node);
-        self.refusals.remove(&node);
+        if other.is_some() {
+            // One that opens a bucket and stays alone in it was kept out of the one before for a reason.
+            self.refusals.remove(&node);
+        }
         self.depends[node] = number;
         bucket.members.push(node);
         bucket.bytes += bytes;

@@ -2,7 +2,8 @@
 
 use super::TogetherError;
 use crate::ir::communication::{Launch, Launches};
-use crate::ir::{Graph, GroupId, NodeId, ProcessGroup};
+use crate::ir::{GlobalRank, Graph, GroupId, NodeId, ProcessGroup};
+use hashbrown::HashMap;
 use indexmap::IndexMap;
 use rustc_hash::FxBuildHasher;
 
@@ -25,11 +26,18 @@ impl Teams {
     pub(super) fn of(graphs: &[&Graph]) -> Result<Self, TogetherError> {
         let mut known: IndexMap<(Box<str>, Vec<u32>), (), FxBuildHasher> = IndexMap::default();
         let mut of = Vec::new();
-        for (rank, graph) in graphs.iter().enumerate() {
+        // Groups that are their members, as those of HLO are, are one however they are written.
+        let mut listed: HashMap<&[Vec<GlobalRank>], &str, FxBuildHasher> = HashMap::default();
+        for (rank, &graph) in graphs.iter().enumerate() {
             let mut teams = vec![None; graph.groups().len()];
             for (group, first) in launched_in(graph, rank)? {
-                let team = team(graph.group(group), rank, graphs.len(), graph.name_of(first))?;
-                let key = (graph.group(group).name.clone(), team);
+                let of = graph.group(group);
+                let team = team(of, rank, graphs.len(), graph.name_of(first))?;
+                let name = match of.is_listed() {
+                    true => *listed.entry(&of.members).or_insert(&of.name),
+                    false => &of.name,
+                };
+                let key = (name.into(), team);
                 teams[group.index()] = Some(known.insert_full(key, ()).0);
             }
             of.push(teams);
