@@ -303,6 +303,7 @@ fn h_dynamo_dtensor_a_value_of_another_class_has_no_tensor_type() {
     let graph = &text.graphs()[0];
     assert_eq!(graph.type_of(node(graph, "redistribute")).to_string(), "?");
     assert_eq!(graph.type_of(node(graph, "x")).to_string(), "f32[64][1]cpu");
+    assert_eq!(optable::effects(graph, node(graph, "redistribute")).fence, Fence::Full);
     // What looks like a tensor has to be one.
     let bad = String::from_utf8(found("H-dynamo_dtensor.txt")).unwrap().replacen("\"f32[64]", "\"f33[64]", 1);
     assert!(FxText::parse(bad.into_bytes()).unwrap_err().to_string().contains("unknown dtype `f33`"));

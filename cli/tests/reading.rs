@@ -163,3 +163,13 @@ fn c_gloo_mixed_gathers_of_several_dtypes_are_kept_apart_in_fx_text() {
     let ran = folder.run("rewrite g.txt --all-gather none --mixed-dtype bytes").expect(0, &["proven equal"]);
     assert!(ran.out().contains("torch.uint8") && !ran.talk().contains("note: gathers"), "{}", ran.out());
 }
+
+#[test]
+fn b_mesh_groups_are_merged_proven_and_run() {
+    let found = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/found/B-mesh_groups.txt");
+    let folder = Folder::new();
+    let ran = folder.run(&format!("rewrite {found} --verify -o out.txt")).expect(0, &["proven equal"]);
+    assert!(ran.talk().contains("all_gather  %g0        4       2      1"), "{}", ran.talk());
+    folder.run(&format!("verify {found} out.txt --eval")).expect(0, &[]);
+    folder.run(&format!("run {found} --repeat 1")).expect(0, &[]);
+}
