@@ -303,6 +303,7 @@ fn h_dynamo_dtensor_a_value_of_another_class_has_no_tensor_type() {
     let graph = &text.graphs()[0];
     assert_eq!(graph.type_of(node(graph, "redistribute")).to_string(), "?");
     assert_eq!(graph.type_of(node(graph, "x")).to_string(), "f32[64][1]cpu");
+    assert_eq!(optable::effects(graph, node(graph, "redistribute")).fence, Fence::Full);
     // What looks like a tensor has to be one.
     let bad = String::from_utf8(found("H-dynamo_dtensor.txt")).unwrap().replacen("\"f32[64]", "\"f33[64]", 1);
     assert!(FxText::parse(bad.into_bytes()).unwrap_err().to_string().contains("unknown dtype `f33`"));
@@ -392,4 +393,51 @@ fn c_gloo_mixed_gathers_of_several_dtypes_are_not_written_as_one_list() {
         error,
         "`g` gathers tensors of several dtypes in one launch, which PyTorch's gloo backend computes wrongly"
     );
+}
+
+/// Files with a byte changed, a line doubled, left out or cut off are read or refused, and come back as they are.
+#[test]
+fn damaged_inputs_are_refused_or_come_back_byte_for_byte() {
+    let names = ["D-F46.fx.txt", "G-iadd_statement.txt", "B-mesh_groups.txt", "H-mut2.log", "H-inter.log"];
+    let (mut state, mut accepted) = (7u64, 0);
+    let mut next = move |below: usize| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 33) as usize % below.max(1)
+    };
+    for name in names {
+        let whole = found(name);
+        let lines: Vec<&[u8]> = whole.split_inclusive(|&byte| byte == b'\n').collect();
+        for round in 0..if whole.len() > 100_000 { 40 } else { 400 } {
+            let mut lines = lines.clone();
+            let (line, other) = (next(lines.len()), next(lines.len()));
+            match round % 4 {
+                0 => drop(lines.remove(line)),
+                1 => lines.insert(other, lines[line]),
+                _ => lines.truncate(line + 1),
+            }
+            let mut bytes = if round % 4 == 3 { whole.clone() } else { lines.concat() };
+            let at = next(bytes.len());
+            match round % 3 {
+                0 => bytes[at] = b"[]()+=;:\n {x0#"[next(14)],
+                1 => bytes.truncate(at),
+                _ => {}
+            }
+            let Ok(mut text) = FxText::parse(bytes.clone()) else { continue };
+            accepted += 1;
+            assert!(text.print() == bytes, "{name}, round {round}");
+            // What is written after a change can be read again.
+            for graph in text.graphs_mut() {
+                let last = *graph.order().last().unwrap();
+                let first = graph.order()[0];
+                let operands = vec![first; graph.operands(last).len()];
+                graph.set_operands(last, &operands);
+            }
+            let printed = text.print();
+            let again = FxText::parse(printed.clone()).unwrap_or_else(|error| {
+                panic!("{name}, round {round}: {error}\n{}", String::from_utf8_lossy(&printed))
+            });
+            assert_eq!(again.graphs().len(), text.graphs().len(), "{name}, round {round}");
+        }
+    }
+    assert!(accepted > 300, "{accepted}");
 }

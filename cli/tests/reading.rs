@@ -163,3 +163,49 @@ fn c_gloo_mixed_gathers_of_several_dtypes_are_kept_apart_in_fx_text() {
     let ran = folder.run("rewrite g.txt --all-gather none --mixed-dtype bytes").expect(0, &["proven equal"]);
     assert!(ran.out().contains("torch.uint8") && !ran.talk().contains("note: gathers"), "{}", ran.out());
 }
+
+#[test]
+fn b_mesh_groups_are_merged_proven_and_run() {
+    let found = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/found/B-mesh_groups.txt");
+    let folder = Folder::new();
+    let ran = folder.run(&format!("rewrite {found} --verify -o out.txt")).expect(0, &["proven equal"]);
+    assert!(ran.talk().contains("all_gather  %g0        4       2      1"), "{}", ran.talk());
+    folder.run(&format!("verify {found} out.txt --eval")).expect(0, &[]);
+    folder.run(&format!("run {found} --repeat 1")).expect(0, &[]);
+}
+
+/// A call of a graph between two gathers.
+fn called(operator: &str, body: &str) -> String {
+    let call = if operator == "control_deps" { "(x,), body, x, b" } else { "body, 's', x, b" };
+    format!(
+        "class G(torch.nn.Module):
+    def forward(self, a: \"f32[4][1]cpu\", b: \"f32[4][1]cpu\", x: \"f32[4][1]cpu\"):
+        g0: \"f32[8][1]cpu\" = torch.ops._c10d_functional.all_gather_into_tensor.default(a, 2, '0')
+        w0: \"f32[8][1]cpu\" = torch.ops._c10d_functional.wait_tensor.default(g0)
+        body = self.body
+        c = torch.ops.higher_order.{operator}({call})
+        y: \"f32[4][1]cpu\" = c[0]
+        g1: \"f32[8][1]cpu\" = torch.ops._c10d_functional.all_gather_into_tensor.default(b, 2, '0')
+        w1: \"f32[8][1]cpu\" = torch.ops._c10d_functional.wait_tensor.default(g1)
+        return (w0, w1, y)
+
+    class body(torch.nn.Module):
+        def forward(self, x: \"f32[4][1]cpu\", b: \"f32[4][1]cpu\"):
+            r: \"f32[4][1]cpu\" = torch.ops.{body}
+            return (r,)
+"
+    )
+}
+
+#[test]
+fn a_call_of_a_graph_keeps_collectives_apart_only_where_the_graph_communicates() {
+    for operator in ["control_deps", "invoke_subgraph"] {
+        let folder = Folder::with("g.txt", called(operator, "aten.mul.Tensor(x, b)"));
+        let ran = folder.run("rewrite g.txt --graph G --verify -o out.txt").expect(0, &["proven equal"]);
+        assert!(ran.talk().contains("all_gather  0          2       2      1"), "{}", ran.talk());
+        folder.run("verify g.txt out.txt").expect(0, &[]);
+        let folder = Folder::with("g.txt", called(operator, "_c10d_functional.all_reduce.default(x, 'sum', '0')"));
+        let ran = folder.run("rewrite g.txt --graph G --verify -o out.txt").expect(0, &["left alone: 2 fence"]);
+        assert!(ran.talk().contains("all_gather  0          2       2      2"), "{}", ran.talk());
+    }
+}

@@ -82,8 +82,8 @@ const COMPUTING: &[&str] = &["aten", "prims", "operator", "math", "inductor", "b
 /// Names that mean a message from one rank to another, in any namespace.
 const PAIRS: &[&str] = &["send", "recv", "isend", "irecv", "recv_any_source", "batch_p2p_ops", "batch_isend_irecv"];
 
-/// Names that mean communication in any namespace.
-const NAMES: &[&str] = &["barrier", "monitored_barrier", "opaque_comm"];
+/// Names that mean communication in any namespace; the last are methods of DTensors.
+const NAMES: &[&str] = &["barrier", "monitored_barrier", "opaque_comm", "redistribute", "full_tensor"];
 
 /// Parts of names that mean communication in namespaces that are not known to compute.
 const PARTS: &[&str] = &[

@@ -289,7 +289,8 @@ impl<'a> ClassReader<'a> {
         let right_end = self.scan(right)?;
         let (op, args) = self.right_side(right)?;
         // Another name for a value is that value.
-        let is_name = matches!(op, Op::Call(target) if self.graph.text(target) == ALIAS);
+        let is_untyped = ty == TypeId::UNKNOWN && self.operands.len() == 1;
+        let is_name = is_untyped && matches!(op, Op::Call(target) if self.graph.text(target) == ALIAS);
         let ty = if is_name { self.type_or_operand(ty) } else { ty };
         let name = self.define((start, name_end))?;
         let id = self.push(op, name, ty, args);
