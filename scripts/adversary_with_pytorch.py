@@ -560,9 +560,11 @@ def worker(arguments):
     calls = torch_calls.load(options.calls)
     counts, covered, wrong = collections.Counter(), collections.defaultdict(set), []
     made = itertools.takewhile(lambda _: time.time() < deadline, sources(options, calls, job))
-    while batch := list(itertools.islice(made, 100)):
+    while batch := list(itertools.islice(made, 20)):
         for source, found in torch_calls.in_children(lambda source: try_source(options, source), batch, 60):
             part, label = source[:2]
+            if time.time() > deadline:
+                break
             if found is None:
                 counts[part, "any", "the process ended"] += 1
                 continue
