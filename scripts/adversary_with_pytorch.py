@@ -348,6 +348,7 @@ def pairs_of(source, rng, most, near=None):
         if near is not None:
             found.sort(key=lambda pair: abs(pair[0] - near))
         queues.append((kind, found))
+    rng.shuffle(queues)
     while most > 0 and any(found for _, found in queues):
         for kind, found in queues:
             if found and most > 0:
@@ -407,7 +408,7 @@ def of_operator(name, call, through):
         return None
     shown = "wait" if through else first
     if shown is not None:
-        lines.append(f"after = torch.ops.aten.mul.Tensor({shown}, 2)")
+        lines.append(f"after = torch.ops.aten.mul.Scalar({shown}, 2)")
         lines.append(f"more = torch.ops.aten.add_.Tensor({shown}, 1)")
         outputs += ["after"]
     send = next((n for n, t in zip(results, tensors) if t.dtype == torch.float32 and t.numel()), "other")
@@ -462,7 +463,7 @@ def of_merge(builder, outputs, trial):
 
 class Judge:
     def __init__(self, binary, folder):
-        self.binary, self.folder = binary, folder
+        self.binary, self.folder, self.last = binary, folder, None
         self.groups = os.path.join(folder, "groups.json")
         pathlib.Path(self.groups).write_text(json.dumps(GROUPS))
 
@@ -473,12 +474,17 @@ class Judge:
         done = subprocess.run([self.binary, "verify", *paths, "--groups", self.groups], capture_output=True, text=True, timeout=60)
         return done.returncode, done.stdout + done.stderr
 
+    def known(self, a):
+        """A graph's text and what it computes, once for all its changes."""
+        if self.last is None or self.last[0] is not a:
+            self.last = a, a.annotated(), [a.run(variant) for variant in (0, 1)]
+        return self.last[1:]
+
     def pair(self, a, b):
         """(what came out, texts, words of the tool)."""
         try:
-            first, second = a.annotated(), b.annotated()
-            wants = [a.run(variant) for variant in (0, 1)]
-            gots = [b.run(variant) for variant in (0, 1)]
+            first, wants = self.known(a)
+            second, gots = b.annotated(), [b.run(variant) for variant in (0, 1)]
         except NotRun:
             return "not run", None
         found = max(torch_ranks.compare(want, got) for want, got in zip(wants, gots))
@@ -498,8 +504,9 @@ class Judge:
 
 def drawn_operators(calls, only):
     kinds = differential.operators(calls, only)
-    names = [(kind, name) for kind in ("write", "view", "random", "out", "list") for name in kinds.get(kind, ())]
-    return sorted(names, key=lambda pair: pair[1])
+    names = sorted((kind, name) for kind in ("write", "view", "random", "out", "list") for name in kinds.get(kind, ()))
+    random.Random("operators").shuffle(names)  # so that a run cut short has some of all
+    return names
 
 
 def sources(options, calls, job):
@@ -560,9 +567,11 @@ def worker(arguments):
     calls = torch_calls.load(options.calls)
     counts, covered, wrong = collections.Counter(), collections.defaultdict(set), []
     made = itertools.takewhile(lambda _: time.time() < deadline, sources(options, calls, job))
-    while batch := list(itertools.islice(made, 100)):
+    while batch := list(itertools.islice(made, 20)):
         for source, found in torch_calls.in_children(lambda source: try_source(options, source), batch, 60):
             part, label = source[:2]
+            if time.time() > deadline:
+                break
             if found is None:
                 counts[part, "any", "the process ended"] += 1
                 continue

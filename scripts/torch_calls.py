@@ -491,24 +491,26 @@ def in_children(work, items, seconds=20):
         process = context.Process(target=child, args=(at,), daemon=True)
         process.start()
         theirs.close()
-        while at < len(items):
-            try:
-                if not mine.poll(seconds):
-                    raise EOFError
-                data = mine.recv_bytes()
-            except (EOFError, ConnectionError):
-                process.kill()
-                yield items[at], None
+        try:
+            while at < len(items):
+                try:
+                    if not mine.poll(seconds):
+                        raise EOFError
+                    data = mine.recv_bytes()
+                except (EOFError, ConnectionError):
+                    yield items[at], None
+                    at += 1
+                    break
+                with tempfile.TemporaryFile() as file:
+                    file.write(data)
+                    file.seek(0)
+                    value = torch.load(file, weights_only=False)
+                yield items[at], value
                 at += 1
-                break
-            with tempfile.TemporaryFile() as file:
-                file.write(data)
-                file.seek(0)
-                value = torch.load(file, weights_only=False)
-            yield items[at], value
-            at += 1
-        process.join()
-        mine.close()
+        finally:
+            process.kill()
+            process.join()
+            mine.close()
 
 
 def schemas():
