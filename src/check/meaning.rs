@@ -113,6 +113,12 @@ impl Class {
     pub const fn is_followed(&self) -> bool {
         self.operator.is_some()
     }
+
+    /// Whether it is an operator that only moves elements: what it makes could be followed, but for its arguments.
+    /// Arithmetic of tensors is another operator, of the same name as that of sizes.
+    pub fn only_moves(&self) -> bool {
+        self.operator.is_some_and(|operator| !matches!(operator.meaning, Meaning::Arithmetic(_)))
+    }
 }
 
 /// The value of a call, or `None` where it is taken as a value of its own.
