@@ -541,7 +541,7 @@ fn flattened(call: &Bind<'_>, tensor: &Tensor) -> Option<Tensor> {
     let (first, last) = (call.dim("start_dim", Some(0), rank)?, call.dim("end_dim", Some(-1), rank)?);
     let one: Shape = [ONE].into_iter().collect();
     let sizes = if tensor.shape.is_empty() { &one } else { &tensor.shape };
-    let whole = product(sizes.get(first..=last)?)?;
+    let whole = product(sizes.get(first..=last).filter(|dims| !dims.is_empty())?)?;
     layout::reshape(tensor, &[&sizes[..first], &[whole], &sizes[last + 1..]].concat())
 }
 
