@@ -110,6 +110,17 @@ pub fn pairs(inputs: &str) -> Vec<(String, String)> {
     pairs
 }
 
+/// Calls that give views of `base`, with arguments that fit it.
+pub fn views(base: &str) -> Vec<String> {
+    let schemas = schemas();
+    let views = schemas.iter().filter(|schema| is_followed(schema) && schema.makes_view && schema.viewed() == Some(0));
+    let tensors = views.filter(|schema| schema.parameters[0].ty == "Tensor");
+    let calls = tensors.flat_map(|schema| [false, true].map(|full| call(schema, 0, base, full)));
+    let mut calls: Vec<String> = calls.flatten().collect();
+    calls.dedup();
+    calls
+}
+
 fn base(schema: &Schema) -> &str {
     schema.target.split('.').nth(1).unwrap_or("")
 }
