@@ -9,6 +9,8 @@ mod common;
 
 #[path = "adversary/collectives.rs"]
 mod collectives;
+#[path = "adversary/followed.rs"]
+mod followed;
 #[path = "adversary/schema.rs"]
 mod schema;
 
@@ -142,160 +144,19 @@ fn no_argument_of_a_view_a_writer_or_a_random_operator_is_left_out_of_account() 
         }
     }
     tally.finish(&[
-        ("argument of a view", 250),
-        ("argument of a writer", 3000),
-        ("argument of a random operator", 200),
+        ("argument of a view", 270),
+        ("argument of a writer", 5500),
+        ("argument of a random operator", 420),
     ]);
 }
 
 #[test]
 fn no_argument_of_an_operator_that_is_followed_is_left_out_of_account() {
     let mut tally = Tally::default();
-    let followed = [
-        "split",
-        "split_with_sizes",
-        "chunk",
-        "unbind",
-        "cat",
-        "concat",
-        "concatenate",
-        "_chunk_cat",
-        "stack",
-        "empty",
-        "zeros",
-        "ones",
-        "full",
-        "clone",
-        "contiguous",
-        "alias",
-        "detach",
-        "view",
-        "reshape",
-        "_unsafe_view",
-        "unsqueeze",
-        "squeeze",
-        "permute",
-        "t",
-        "transpose",
-        "swapaxes",
-        "movedim",
-        "expand",
-        "broadcast_to",
-        "flatten",
-        "unflatten",
-        "slice",
-        "narrow",
-        "select",
-        "constant_pad_nd",
-        "to",
-        "_to_copy",
-        "zeros_like",
-        "ones_like",
-        "full_like",
-        "new_zeros",
-        "new_ones",
-        "new_full",
-        "sym_size",
-        "sym_numel",
-        "convert_element_type",
-    ];
-    // Arguments by operator and name that fit these tensors, each with others, which say something else. Of other
-    // arguments the values of any operator do.
-    let fitting: &[(&str, &str, &[&str])] = &[
-        ("*", "dim", &["0", "1"]),
-        ("*", "size", &["[4, 4]", "[2, 8]", "[16]", "[4, -1, 2]"]),
-        ("*", "shape", &["[4, 4]", "[2, 8]", "[16]"]),
-        ("*", "split_size", &["2", "1", "3"]),
-        ("*", "split_sizes", &["[1, 3]", "[3, 1]", "[2, 2]"]),
-        ("*", "chunks", &["2", "4", "1"]),
-        ("*", "dims", &["[1, 0]", "[0, 1]"]),
-        ("*", "start", &["1", "0", "2", "-1"]),
-        ("*", "end", &["3", "4", "-2"]),
-        ("*", "step", &["1", "2"]),
-        ("*", "length", &["1", "2"]),
-        ("*", "index", &["0", "1", "-1"]),
-        ("*", "pad", &["[0, 1]", "[1, 0]", "[0, 0, 1, 0]", "[-1, 0]"]),
-        ("*", "value", &["0", "1", "0.5"]),
-        ("*", "fill_value", &["0", "1", "0.5"]),
-        ("*", "num_chunks", &["2", "4"]),
-        ("*", "dtype", &["f32", "bf16", "i32"]),
-        ("*", "tensors", &["[x, y]", "[y, x]", "[x]", "[x, y, x]"]),
-        ("*", "self", &["x", "y"]),
-        ("*", "a", &["x", "y"]),
-        ("*", "sizes", &["[2, 2]", "[4, 1]", "[1, 4]"]),
-        ("*", "start_dim", &["0", "1"]),
-        ("*", "memory_format", &["torch.contiguous_format", "torch.channels_last"]),
-        ("transpose", "dim0", &["0", "1"]),
-        ("transpose", "dim1", &["1", "0"]),
-        ("movedim", "source", &["0", "1"]),
-        ("movedim", "destination", &["1", "0"]),
-    ];
-    // What is said of one tensor in two ways.
-    let same = |base: &str, name: &str, other: &str| {
-        let reads_shape = base.ends_with("_like") || base.starts_with("new_") || base.starts_with("sym_");
-        reads_shape && name == "self"
-            || base == "sym_size" && name == "dim"
-            || matches!(
-                (base, name, other),
-                ("clone" | "contiguous" | "to" | "_to_copy", "memory_format", "torch.contiguous_format")
-                    | ("squeeze", "dim", _)
-                    | ("full" | "full_like" | "new_full", "fill_value", "0.0")
-                    | ("view" | "reshape" | "_unsafe_view" | "expand" | "broadcast_to", "size" | "shape", "[4, 4]")
-                    | ("flatten", "end_dim" | "start_dim", _)
-                    | ("transpose" | "swapaxes", _, _)
-                    | ("unsqueeze", _, "-3")
-                    | ("split" | "chunk", _, "4")
-            )
-    };
-    for schema in &schemas() {
-        let mut parts = schema.target.split('.');
-        let (namespace, base) = (parts.next().unwrap_or(""), parts.next().unwrap_or(""));
-        if !followed.contains(&base) || !matches!(namespace, "aten" | "prims" | "bucketing") || schema.writes() {
-            continue;
-        }
-        let choices = |parameter: &Parameter| -> Vec<String> {
-            let known = fitting.iter().find(|(of, name, _)| (*of == base || *of == "*") && *name == parameter.name);
-            match known {
-                Some((_, _, values)) => values.iter().map(|&value| value.to_owned()).collect(),
-                None => values(parameter, "x", "y").map_or_else(Vec::new, |(a, b)| vec![a, b]),
-            }
-        };
-        // Each argument in turn takes each other value; the rest their first, or are left out.
-        let write = |change: Option<(usize, &str)>, full: bool| {
-            let mut written = Vec::new();
-            for (index, parameter) in schema.parameters.iter().enumerate() {
-                let changed = change.filter(|(changed, _)| *changed == index).map(|(_, value)| value.to_owned());
-                let needed = parameter.default.is_none() || full && !parameter.by_name;
-                let value = match changed {
-                    Some(value) => value,
-                    None if needed => choices(parameter).first()?.clone(),
-                    None => continue,
-                };
-                let positional = !parameter.by_name && written.len() == index;
-                written.push(if positional { value } else { format!("{}={value}", parameter.name) });
-            }
-            Some(format!("{INPUTS}\nr = {}({})\noutput(r)", schema.target, written.join(", ")))
-        };
-        for (index, parameter) in schema.parameters.iter().enumerate() {
-            let values = choices(parameter);
-            for (at, one) in values.iter().enumerate() {
-                for other in &values[at + 1..] {
-                    if same(base, &parameter.name, one) || same(base, &parameter.name, other) {
-                        continue;
-                    }
-                    // A slice of all is the same along each dimension.
-                    let taken = !(base == "slice" && parameter.name == "dim");
-                    for full in [false, true].into_iter().filter(|&full| full || taken) {
-                        let pair = write(Some((index, one)), full).zip(write(Some((index, other)), full));
-                        if let Some((a, b)) = pair {
-                            tally.try_pair("argument of an operator that is followed", &a, &b);
-                        }
-                    }
-                }
-            }
-        }
+    for (one, other) in followed::pairs(INPUTS) {
+        tally.try_pair("argument of an operator that is followed", &one, &other);
     }
-    tally.finish(&[("argument of an operator that is followed", 400)]);
+    tally.finish(&[("argument of an operator that is followed", 700)]);
 }
 
 #[test]
@@ -308,7 +169,7 @@ fn an_operator_of_another_name_or_namespace_is_another() {
         let (name, rest) = plain.split_once('(').unwrap_or((&plain, ""));
         tally.try_pair("overload", &graph(&plain), &graph(&format!("{name}_other({rest}")));
     }
-    tally.finish(&[("namespace", 2500), ("overload", 2500)]);
+    tally.finish(&[("namespace", 3400), ("overload", 3400)]);
 }
 
 #[test]
@@ -331,7 +192,7 @@ fn what_is_written_is_not_what_was() {
             tally.try_pair("a write that is gone", &below, &gone);
         }
     }
-    tally.finish(&[("a read beside a write", 1500), ("a write that is gone", 1500)]);
+    tally.finish(&[("a read beside a write", 1700), ("a write that is gone", 1700)]);
 }
 
 /// A call with `value` for one argument, and `x` and `y` for tensors elsewhere.
@@ -376,7 +237,26 @@ fn what_is_written_through_a_view_is_written() {
             tally.try_pair("a write through a view", &below, &above);
         }
     }
-    tally.finish(&[("a write through a view", 300)]);
+    tally.finish(&[("a write through a view", 340)]);
+}
+
+#[test]
+fn what_is_written_through_a_view_that_is_followed_is_written() {
+    let mut tally = Tally::default();
+    let start = "x = input f32[4, 4]; y = input f32[4, 4]; w = input f32[4, 4]";
+    for view in followed::views("w") {
+        for write in ["r = aten.mul_.Tensor(v, 3)", "r = aten.zero_.default(v)", "r = aten.fill_.Scalar(v, 2)"] {
+            let below = format!("{start}\nv = {view}\nn = neg(w)\n{write}\noutput(n)");
+            let above = format!("{start}\nv = {view}\n{write}\nn = neg(w)\noutput(n)");
+            tally.try_pair("a write through a view that is followed", &below, &above);
+            let gone = format!("{start}\nv = {view}\noutput(w)");
+            let written = format!("{start}\nv = {view}\n{write}\noutput(w)");
+            tally.try_pair("a write through a view that is followed", &written, &gone);
+        }
+    }
+    tally.finish(&[("a write through a view that is followed", 300)]);
+    // Of the others the view is a list, or of arguments that do not fit.
+    assert!(tally.sound > 100, "{} of {}", tally.sound, tally.all);
 }
 
 #[test]
@@ -394,7 +274,7 @@ fn two_draws_are_not_one_and_keep_their_order() {
         let second = format!("{INPUTS}\n{other}\na = {call}\noutput(a, b)");
         tally.try_pair("a draw before another", &first, &second);
     }
-    tally.finish(&[("two draws as one", 60), ("two draws swapped", 60), ("a draw before another", 60)]);
+    tally.finish(&[("two draws as one", 65), ("two draws swapped", 65), ("a draw before another", 65)]);
 }
 
 #[test]
@@ -462,7 +342,7 @@ fn reordered(graph: &Graph, seed: u64) -> Graph {
         let (first, second) = (order[at - 1], order[at]);
         let movable = |id: NodeId| !matches!(graph.node(id).op, Op::Input | Op::Output | Op::Wait);
         let free = plain(first) && movable(second) || plain(second) && movable(first);
-        if state % 3 != 0 && !writes && free && !graph.operands(second).contains(&first) {
+        if !state.is_multiple_of(3) && !writes && free && !graph.operands(second).contains(&first) {
             order.swap(at - 1, at);
         }
     }

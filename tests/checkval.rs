@@ -406,3 +406,52 @@ fn what_cannot_be_followed_in_one_graph_alone_is_no_difference() {
     let verdict = prove(&text(unknown, gathers), &text(unknown, one));
     assert!(matches!(verdict, Verdict::Different(_)), "{verdict}");
 }
+
+#[test]
+fn g_s4_a_type_that_the_graph_lacks_is_told_from_another() {
+    pair_is_refused("G-s4.a.hlo", "G-s4.b.hlo");
+    let said = prove(&found("G-s4.a.hlo"), &found("G-s4.b.hlo")).to_string();
+    let [before, after] =
+        ["before", "after"].map(|side| said.lines().find(|line| line.trim().starts_with(side)).unwrap());
+    assert_ne!(
+        before.trim().trim_start_matches("before").trim(),
+        after.trim().trim_start_matches("after").trim(),
+        "{said}"
+    );
+}
+
+#[test]
+fn g_toap_reducers_of_other_precision_are_not_one() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/found/G-toap.hlo");
+    let text = std::fs::read_to_string(path).unwrap();
+    let graph = |text: &str| Document::read(text.as_bytes().to_vec()).unwrap().graphs()[0].clone();
+    is_itself(&graph(&text));
+    // Both by one reducer, apart and in one launch.
+    for reducer in ["addb", "addf"] {
+        let apart = text
+            .replace("to_apply=addb", &format!("to_apply={reducer}"))
+            .replace("to_apply=addf", &format!("to_apply={reducer}"));
+        let (start, rest) = text.split_once("  r = bf16").unwrap();
+        let end = &rest[rest.find("  ROOT t").unwrap()..];
+        let merged = format!(
+            "{start}  m = (bf16[64]{{0}}, bf16[64]{{0}}) all-reduce(p, q), replica_groups={{{{0,1,2,3}}}}, to_apply={reducer}\n  \
+             r = bf16[64]{{0}} get-tuple-element(m), index=0\n  s = bf16[64]{{0}} get-tuple-element(m), index=1\n{end}"
+        );
+        pair_of_graphs_is_refused(&graph(&text), &graph(&merged));
+        pair_of_graphs_is_refused(&graph(&text), &graph(&apart));
+        let verdict = prove(&graph(&apart), &graph(&merged));
+        assert!(verdict.is_equal(), "{verdict}");
+    }
+}
+
+#[test]
+fn d_h27_groups_of_unequal_size_are_their_members() {
+    is_merged(&found("D-H27.hlo"), "bucket-all-reduce{cap=none}");
+    let text = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/found/D-H27.hlo")).unwrap();
+    let graph = |text: &str| Document::read(text.as_bytes().to_vec()).unwrap().graphs()[0].clone();
+    let other = graph(&text.replace("{{0,3,1},{4,2}}", "{{0,3,2},{4,1}}"));
+    pair_of_graphs_is_refused(&graph(&text), &other);
+    let turned = graph(&text.replace("{{0,3,1},{4,2}}", "{{4,2},{0,3,1}}"));
+    let verdict = prove(&graph(&text), &turned);
+    assert!(verdict.is_equal(), "{verdict}");
+}

@@ -36,6 +36,7 @@ struct Known<'g> {
     members: Members<'g>,
     /// What its collectives are asked for beside their kind.
     request: String,
+    value: Option<Val>,
 }
 
 impl<'g> Groups<'g> {
@@ -47,10 +48,14 @@ impl<'g> Groups<'g> {
         self.known[key.0 as usize].name
     }
 
-    /// As messages have it.
-    pub fn text(&self, key: GroupKey) -> String {
-        let known = &self.known[key.0 as usize];
-        if known.request.is_empty() { known.name.to_owned() } else { format!("{} ({})", known.name, known.request) }
+    /// What its collectives are asked for beside their kind.
+    pub fn request(&self, key: GroupKey) -> &str {
+        &self.known[key.0 as usize].request
+    }
+
+    /// The value that it is, of a group that is one.
+    pub fn value(&self, key: GroupKey) -> Option<Val> {
+        self.known[key.0 as usize].value
     }
 
     /// The groups of a graph, by index.
@@ -67,7 +72,13 @@ impl<'g> Groups<'g> {
             let spelled_otherwise = || self.by_members.get(&members)?.iter().copied().find(|key| !taken.contains(key));
             let key = match found.or_else(spelled_otherwise) {
                 Some(key) => key,
-                None => self.add(Known { name: &group.name, size: None, members: Vec::new(), request: String::new() }),
+                None => self.add(Known {
+                    name: &group.name,
+                    size: None,
+                    members: Vec::new(),
+                    request: String::new(),
+                    value: None,
+                }),
             };
             taken.insert(key);
             self.learn(key, &group.name, group.size, members);
@@ -107,7 +118,7 @@ impl<'g> Groups<'g> {
         let known = self.by_value.get(&val).into_iter().flatten().copied();
         let agrees = known.into_iter().find(|&key| self.agrees(key, size, &Vec::new()));
         let key = agrees.unwrap_or_else(|| {
-            let key = self.add(Known { name, size, members: Vec::new(), request: String::new() });
+            let key = self.add(Known { name, size, members: Vec::new(), request: String::new(), value: Some(val) });
             self.by_value.entry(val).or_default().push(key);
             key
         });
@@ -134,8 +145,13 @@ impl<'g> Groups<'g> {
         if let Some(&known) = self.by_request.get(&(group, request.clone())) {
             return known;
         }
-        let known =
-            Known { name: known.name, size: known.size, members: known.members.clone(), request: request.clone() };
+        let known = Known {
+            name: known.name,
+            size: known.size,
+            members: known.members.clone(),
+            request: request.clone(),
+            value: known.value,
+        };
         let key = self.add(known);
         self.by_request.insert((group, request), key);
         key

@@ -113,6 +113,12 @@ impl Class {
     pub const fn is_followed(&self) -> bool {
         self.operator.is_some()
     }
+
+    /// Whether it is an operator that only moves elements: what it makes could be followed, but for its arguments.
+    /// Arithmetic of tensors is another operator, of the same name as that of sizes.
+    pub fn only_moves(&self) -> bool {
+        self.operator.is_some_and(|operator| !matches!(operator.meaning, Meaning::Arithmetic(_)))
+    }
 }
 
 /// The value of a call, or `None` where it is taken as a value of its own.
@@ -535,7 +541,7 @@ fn flattened(call: &Bind<'_>, tensor: &Tensor) -> Option<Tensor> {
     let (first, last) = (call.dim("start_dim", Some(0), rank)?, call.dim("end_dim", Some(-1), rank)?);
     let one: Shape = [ONE].into_iter().collect();
     let sizes = if tensor.shape.is_empty() { &one } else { &tensor.shape };
-    let whole = product(sizes.get(first..=last)?)?;
+    let whole = product(sizes.get(first..=last).filter(|dims| !dims.is_empty())?)?;
     layout::reshape(tensor, &[&sizes[..first], &[whole], &sizes[last + 1..]].concat())
 }
 

@@ -11,7 +11,7 @@
 //! run     = offset + nested loops of (count, stride) over the leaf                       (pattern.rs)
 //! leaf    = Input(n) | Call(target, arguments, operands, states) | Part(call, k)         (terms.rs)
 //!         | Const(element) | Unset(name)
-//!         | Cast(dtype, leaf) | Moved(device, leaf)
+//!         | Cast(dtype, leaf) | Bits(dtype, leaf) | Moved(device, leaf)
 //!         | Ranks(group, leaf)            all ranks' bytes of the leaf, in rank order
 //!         | Merged(op, group, leaf)       element by element over the ranks
 //!         | Shard(op, group, leaf, rows)  the same from this rank's row of a table on
@@ -24,12 +24,15 @@
 //!
 //! # Transfer
 //!
+//! An operator is followed if its namespace, name and overload are in the table of `signature.rs`, and each of its
+//! arguments is a parameter there; one that is not looked at must have its default. Else the call is a value of its own.
+//!
 //! ```text
-//! view, reshape, unsqueeze, squeeze, clone, alias, detach, contiguous   the same bytes, another shape
-//! view(dtype)            the same bytes, another dtype
-//! cat, stack, pad        ranges side by side; pad is a Const leaf
-//! slice, select, split, chunk, unbind, narrow, getitem     a range of columns
-//! permute, transpose, t, expand        the loops in another order, or of stride 0; one run only
+//! view, reshape, flatten, unsqueeze, squeeze, clone, alias, detach, contiguous   the same bytes, another shape
+//! view(dtype)            the same bytes, another dtype; where elements count, Bits around each leaf
+//! cat, stack, pad        ranges side by side, in the dtype that PyTorch promotes to; pad is a Const leaf
+//! slice, select, split, chunk, unbind, narrow, getitem     a range of columns; bounds of unknown sign are not followed
+//! permute, transpose, t, movedim, expand        the loops in another order, or of stride 0; one run only
 //! cast                   Cast around each leaf: it passes cat, slice and gather, never a sum
 //! all_gather             range of leaf L  ->  the same range of Ranks(L), a row for each rank; any dimension
 //! all_reduce, broadcast  range of leaf L  ->  the same range of Merged(L)
@@ -44,6 +47,9 @@
 //! random operators       read and write one state, in order; fences another
 //! x.op_(..), out=        write a range of a storage's bytes; later reads of its views see it   (memory.rs)
 //! ```
+//!
+//! Groups are told apart by value, name and ranks, not by spelling, and by what a collective is asked for beside its
+//! kind: see `groups.rs`.
 //!
 //! # What is checked
 //!
@@ -61,7 +67,8 @@
 //! that is exact where both graphs have them on equal values. A permutation of a tensor of several runs, and tables that
 //! fall into more than 65,536 pieces, are taken as wholes. Writes inside regions, and writes through views that are not
 //! followed, give [`Verdict::CannotDecide`]. A cast is not moved across the gather of a launch: what is sent has to stay
-//! what was sent. Two launches that differ only by the order of summation inside a reduction are equal.
+//! what was sent. A difference that rests on what is not followed, and is in one graph alone, is
+//! [`Verdict::CannotDecide`] too (gaps.rs). Two launches that differ only by the order of summation inside a reduction are equal.
 //!
 //! PyTorch's merged gathers hold the rank they were made for (their input is the slot of that rank in the buffer that
 //! they write). Such a graph is proven for that rank; [`Proof::ranks`] says which.
@@ -308,8 +315,17 @@ fn value_difference<'g>(
     if let Some(verdict) = rests_on_gap(context, source, result, &[a], &[b]) {
         return verdict;
     }
-    let term = |val: Val, side: usize| Term { node: show.node_name(val, side), text: show.term(val) };
-    different(what, term(a, 0), term(b, 1))
+    let mut texts = [show.term(a), show.term(b)];
+    if texts[0] == texts[1] {
+        for (text, val) in texts.iter_mut().zip([a, b]) {
+            if let Some(details) = show.details(val) {
+                *text = format!("{text}, {details}");
+            }
+        }
+    }
+    let [old, new] = texts;
+    let term = |val: Val, side: usize, text: String| Term { node: show.node_name(val, side), text };
+    different(what, term(a, 0, old), term(b, 1, new))
 }
 
 /// The verdict on a difference between values of which some was not followed: it may be none.

@@ -3,7 +3,7 @@
 use super::flat::{Leaf, Piece};
 use super::pattern;
 use super::terms::{Context, GroupKey, Merge, Term, Val, Value};
-use crate::ir::{Graph, NodeId};
+use crate::ir::{Graph, NodeId, Spacing};
 use std::fmt::Write as _;
 
 /// How deep terms are printed.
@@ -94,7 +94,22 @@ impl Show<'_, '_> {
     }
 
     fn group(&self, group: GroupKey) -> String {
-        self.context.groups.text(group)
+        let groups = &self.context.groups;
+        let mut text = groups.name(group).to_owned();
+        if let Some(val) = groups.value(group) {
+            text.clear();
+            self.value(&mut text, val, 1);
+        }
+        let request = groups.request(group);
+        if request.is_empty() { text } else { format!("{text} ({request})") }
+    }
+
+    /// The arguments and the type of the call that makes a value: what two calls of one operator may differ in.
+    pub fn details(&self, val: Val) -> Option<String> {
+        let record = self.context.call(self.call_of(val)?);
+        let mut text = String::new();
+        let _ = self.context.args_of(record.args)?.write(&mut text, Spacing::Tight, &|index| format!("#{index}"));
+        Some(format!("called with ({text}) : {}", self.context.type_of(record.ty)?))
     }
 
     fn leaf(&self, out: &mut String, leaf: Leaf, depth: u32) {

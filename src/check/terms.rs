@@ -321,6 +321,16 @@ impl<'g> Context<'g> {
         *self.args.entry(args).or_insert(next)
     }
 
+    /// The arguments of a number; looked for, as only messages need them.
+    pub fn args_of(&self, id: u32) -> Option<&'g Args> {
+        self.args.iter().find(|(_, known)| **known == id).map(|(args, _)| *args)
+    }
+
+    /// The type of a number, as [`Self::args_of`].
+    pub fn type_of(&self, id: u32) -> Option<&Type> {
+        self.types.iter().find(|(_, known)| **known == id).map(|(ty, _)| ty)
+    }
+
     /// A number for what a permute says behind its tensors.
     pub fn pairs_id(&mut self, pairs: &'g [Arg]) -> u32 {
         let next = self.pairs.len() as u32;

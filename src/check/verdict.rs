@@ -17,7 +17,8 @@ pub struct Options {
 pub enum Verdict {
     /// They do.
     Equal(Proof),
-    /// They do not, or not provably: the first thing that differs.
+    /// They do not, or not provably: the first thing that differs. Nothing that only one graph has, and that could not be
+    /// followed, is part of it.
     Different(Box<Difference>),
     /// Something could not be followed.
     CannotDecide(Box<Undecided>),

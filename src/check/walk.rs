@@ -544,7 +544,7 @@ impl<'g> Walk<'g, '_> {
             None => {
                 self.note_foreign(id, key);
                 // What is copied to another device is another value, and known to be.
-                if self.class(target).is_followed() && !changes_device(graph, id) {
+                if self.class(target).only_moves() && !changes_device(graph, id) {
                     self.context.gaps.add(key, self.role, id);
                 }
                 self.context.whole(Term::Call(key), graph.type_of(id))

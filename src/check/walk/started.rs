@@ -99,7 +99,7 @@ impl Walk<'_, '_> {
 
     /// Whether an all-to-all gives each rank as many rows: no lists, empty ones, or lists that say so.
     fn is_even(&self, id: NodeId, collective: Collective, input: Val) -> bool {
-        let args = self.found.graph.args_of(id);
+        let (args, operands) = (self.found.graph.args_of(id), self.found.graph.operands(id));
         let size = self.context.groups.size(self.found.groups[collective.group.index()]);
         let rows = self.context.tensor(input).and_then(|tensor| tensor.shape.first());
         let (Some(size), Some(rows), CollectiveKind::AllToAll) = (size, rows, collective.kind) else { return false };
@@ -109,7 +109,8 @@ impl Walk<'_, '_> {
                 None | Some(Arg::None) => true,
                 Some(Arg::List(items)) if items.is_empty() => true,
                 Some(Arg::List(items)) => {
-                    items.len() == size as usize && items.iter().all(|item| self.number(item) == Some(part.clone()))
+                    items.len() == size as usize
+                        && items.iter().all(|item| self.number(operands, item) == Some(part.clone()))
                 }
                 Some(_) => false,
             }
@@ -117,10 +118,15 @@ impl Walk<'_, '_> {
     }
 
     /// A number among the arguments: written, or an operand that is a size.
-    fn number(&self, arg: &Arg) -> Option<Int> {
+    fn number(&self, operands: &[NodeId], arg: &Arg) -> Option<Int> {
         let Arg::Operand(index) = arg else { return arg.as_int().map(Int::Known) };
         match self.context.value(*self.operands.get(*index as usize)?) {
             Value::Int(expr) => Some(Int::from_expr(expr.clone())),
+            // A graph that is held against a program has the sizes that hints gave it; the program is for those alone.
+            _ if self.found.reads.is_some() => match self.found.graph.type_of(*operands.get(*index as usize)?) {
+                Type::SymInt(expr) => expr.as_constant().map(Int::Known),
+                _ => None,
+            },
             _ => None,
         }
     }
