@@ -155,8 +155,8 @@ pub fn of(graph: &Graph, id: NodeId) -> Option<Communication<'_>> {
 fn group_name(args: &Args) -> Option<&str> {
     let keyword = ["group_name", "group"].into_iter().find_map(|key| args.get(key)?.as_str());
     let last = || {
-        let texts = args.positional.iter().filter_map(Arg::as_str);
-        texts.filter(|text| ReduceOp::from_name(text).is_none()).last()
+        let mut texts = args.positional.iter().filter_map(Arg::as_str);
+        texts.rfind(|text| ReduceOp::from_name(text).is_none())
     };
     keyword.or_else(last)
 }
