@@ -526,3 +526,13 @@ fn ranks_that_spell_one_group_otherwise_launch_together() {
     assert_eq!(faults(&graphs), [""; 0]);
     assert!(check_ranks(&[of("{{0,1}}"), of("{{1,0}}")], &RankOptions::default()).is_ok_and(|found| !found.is_empty()));
 }
+
+#[test]
+fn of_reducers_that_are_written_otherwise_nothing_is_decided() {
+    let text = std::fs::read_to_string(path("A-a0.hlo")).unwrap();
+    let other = text.replace("s.3", "sum.3");
+    let [one, other] = [text, other].map(|text| Document::read(text.into_bytes()).unwrap().graphs()[0].clone());
+    let undecided = check_ranks(&[one.clone(), other], &RankOptions::default()).unwrap_err();
+    assert!(matches!(&undecided, RanksError::Bodies { rank: 1, other_rank: 0, .. }), "{undecided}");
+    assert_eq!(faults(&[one.clone(), one]), [""; 0]);
+}

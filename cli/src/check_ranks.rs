@@ -61,7 +61,7 @@ fn check(files: &[File]) -> Result<Vec<GraphReport>> {
 pub fn refused(files: &[File], error: RanksError) -> anyhow::Error {
     match error {
         RanksError::UnknownMembers { .. } | RanksError::NoGraph => anyhow!(error),
-        RanksError::Undecided { rank, ref node, .. } => {
+        RanksError::Undecided { rank, ref node, .. } | RanksError::Bodies { rank, ref node, .. } => {
             let file = files.get(rank as usize);
             let place = file.and_then(|file| crate::fault::point_at(&file.label, &file.document, 0, node));
             place.map_or_else(|| anyhow!("{error}"), |place| anyhow!("{error}\n{place}"))

@@ -76,6 +76,21 @@ pub enum RanksError {
         /// What it is.
         kind: String,
     },
+    /// Two ranks' calls run bodies whose texts differ, such as reducers of their own.
+    #[error(
+        "rank {rank}: `{node}` runs a body that is written otherwise than that of `{other}` on rank {other_rank}; bodies are \
+         compared by their texts, so whether the ranks agree cannot be decided"
+    )]
+    Bodies {
+        /// The rank.
+        rank: u32,
+        /// Its call.
+        node: String,
+        /// The rank that it is held against.
+        other_rank: u32,
+        /// That one's call.
+        other: String,
+    },
     /// Two ranks' graphs say different things of a group.
     #[error("group `{group}`: rank {rank}'s graph lists other members or another size than those before it")]
     Disagree {
@@ -190,7 +205,7 @@ pub fn check_ranks<G: Borrow<Graph>>(graphs: &[G], options: &RankOptions) -> Res
         return Ok(game.membership(graph));
     }
     let unknown = game.read(graphs);
-    game.compare(graphs);
+    let unknown = game.compare(graphs).or(unknown);
     // A team whose ranks launch different things does not meet, so rings say nothing more.
     if game.faults.is_empty() {
         game.play(graphs);
@@ -389,8 +404,9 @@ impl Game {
         unknown
     }
 
-    /// Holds each team's sequences against its first rank's.
-    fn compare(&mut self, graphs: &[&Graph]) {
+    /// Holds each team's sequences against its first rank's. Gives the first two calls of which only the bodies differ.
+    fn compare(&mut self, graphs: &[&Graph]) -> Option<RanksError> {
+        let mut unknown = None;
         let mut sequences: Vec<Vec<Vec<NodeId>>> =
             self.teams.iter().map(|team| vec![Vec::new(); team.ranks.len()]).collect();
         let mut places: HashMap<(usize, u32), usize, FxBuildHasher> = HashMap::default();
@@ -406,8 +422,13 @@ impl Game {
         }
         for (team, sequences) in self.teams.iter().zip(&sequences) {
             let fault = first_mismatch(graphs, team, sequences);
-            self.faults.extend(fault.or_else(|| splits::first_mismatch(graphs, team, sequences)));
+            let fault = fault.or_else(|| splits::first_mismatch(graphs, team, sequences));
+            if fault.is_none() {
+                unknown = unknown.or_else(|| other_bodies(graphs, team, sequences));
+            }
+            self.faults.extend(fault);
         }
+        unknown
     }
 
     /// Plays all launches. What is left when nothing can go on is a ring.
@@ -472,11 +493,33 @@ fn describe(graph: &Graph, id: NodeId, collective: Collective) -> (String, Strin
     (how, much.join(", "))
 }
 
+/// A description without what stands for the texts of bodies.
+fn without_digests(text: &str) -> String {
+    let mut parts = text.split('#');
+    let first = parts.next().unwrap_or_default().to_owned();
+    parts.fold(first, |text, part| text + "#" + part.trim_start_matches(|c: char| c.is_ascii_hexdigit()))
+}
+
+/// The first call of a team that is another rank's but for the text of a body.
+fn other_bodies(graphs: &[&Graph], team: &Team, sequences: &[Vec<NodeId>]) -> Option<RanksError> {
+    let (&other_rank, first) = (team.ranks.first()?, sequences.first()?);
+    let of = |rank: u32, id: NodeId| communication::describe(graphs[rank as usize], id);
+    let name = |rank: u32, id: NodeId| graphs[rank as usize].name_of(id).to_owned();
+    let calls = |id: NodeId| graphs[other_rank as usize].collective(id).is_none();
+    let known: Vec<(usize, String)> =
+        first.iter().enumerate().filter(|&(_, &id)| calls(id)).map(|(at, &id)| (at, of(other_rank, id))).collect();
+    sequences.iter().zip(&team.ranks).skip(1).find_map(|(sequence, &rank)| {
+        let (at, _) = known.iter().find(|(at, known)| of(rank, sequence[*at]) != *known)?;
+        let (node, other) = (name(rank, sequence[*at]), name(other_rank, first[*at]));
+        Some(RanksError::Bodies { rank, node, other_rank, other })
+    })
+}
+
 fn first_mismatch(graphs: &[&Graph], team: &Team, sequences: &[Vec<NodeId>]) -> Option<RankFault> {
     let (&first_rank, first) = (team.ranks.first()?, sequences.first()?);
     let say = |rank: u32, id: NodeId| {
         let graph = graphs[rank as usize];
-        let call = || (communication::describe(graph, id), String::new());
+        let call = || (without_digests(&communication::describe(graph, id)), String::new());
         graph.collective(id).map_or_else(call, |collective| describe(graph, id, collective))
     };
     let ended = || ("no launch".to_owned(), String::new());
