@@ -455,3 +455,10 @@ fn d_h27_groups_of_unequal_size_are_their_members() {
     let verdict = prove(&graph(&text), &turned);
     assert!(verdict.is_equal(), "{verdict}");
 }
+
+#[test]
+fn c_inplace_sched_collectives_in_place_in_hlo_are_followed() {
+    let mut before = found("C-inplace_sched.hlo");
+    before.scheduled = true;
+    is_merged(&before, "bucket-all-reduce{cap=none}");
+}

@@ -64,3 +64,11 @@ fn kernels_and_their_plan_are_printed() {
     folder.write("i.bkt", "x = input i32[4]\ns = all_reduce(x, avg, G:2)\noutput(wait(s))\n");
     folder.run("lower i.bkt --emit cuda --average after").expect(2, &["i.bkt", "int32 is not divided"]);
 }
+
+#[test]
+fn b_a2a_sym_parts_whose_hints_are_equal_are_even() {
+    let folder = Folder::with("g.txt", include_str!("../../tests/found/B-a2a_sym.txt"));
+    folder.run("lower g.txt --hint u0=8 --hint u1=8 -o out.txt").expect(0, &["1 launches", "proven equal"]);
+    let folder = Folder::with("g.txt", include_str!("../../tests/found/A-a2a_symbolic.txt"));
+    folder.run("lower g.txt --hint u1=3 -o out.txt").expect(0, &["1 launches", "proven equal"]);
+}

@@ -140,3 +140,11 @@ output(w, v)
     let ran = folder.run("rewrite g.txt --mode coalesced").expect(0, &[]);
     assert!(ran.out().contains("all_gather_coalesced([a, b], G:2, dim=1)"), "{}", ran.out());
 }
+
+#[test]
+fn c_spelled_rewrite_a_group_is_spelled_otherwise_in_what_is_written_and_is_the_same() {
+    let folder = Folder::with("g.hlo", include_str!("../../tests/found/C-spelled_rewrite.hlo"));
+    folder.run("rewrite g.hlo -o out.hlo").expect(0, &["proven equal"]);
+    let verified = folder.run("verify g.hlo out.hlo").expect(0, &[]);
+    assert!(verified.out().starts_with("equal"), "{}", verified.out());
+}
