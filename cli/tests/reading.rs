@@ -204,6 +204,7 @@ fn a_call_of_a_graph_keeps_collectives_apart_only_where_the_graph_communicates()
         let ran = folder.run("rewrite g.txt --graph G --verify -o out.txt").expect(0, &["proven equal"]);
         assert!(ran.talk().contains("all_gather  0          2       2      1"), "{}", ran.talk());
         folder.run("verify g.txt out.txt").expect(0, &[]);
+        folder.run("lower g.txt --graph G --verify=on").expect(0, &[]);
         let folder = Folder::with("g.txt", called(operator, "_c10d_functional.all_reduce.default(x, 'sum', '0')"));
         let ran = folder.run("rewrite g.txt --graph G --verify -o out.txt").expect(0, &["left alone: 2 fence"]);
         assert!(ran.talk().contains("all_gather  0          2       2      2"), "{}", ran.talk());
