@@ -221,7 +221,7 @@ fn g_v_pg2_two_attributes_are_two_groups() {
 
 /// Effects of a call, by a graph of the tree.
 fn fixture(name: &str) -> FxText {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/fx").join(name);
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/fresh").join(name);
     FxText::parse(std::fs::read(path).unwrap()).unwrap()
 }
 

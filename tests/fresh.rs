@@ -2,7 +2,7 @@
 //! from a mesh, compiled autograd, delayed scaling, adapters, sharded optimizers, ring attention. They come back byte for
 //! byte, give PyTorch's lists under `adjacent`, and are rewritten and proven, as the text that is written.
 //!
-//! Three lie in `fixtures/fx`, all in `../shared/fixtures/torch/fresh`.
+//! Three lie in `fixtures/fresh`, all in `../shared/fixtures/torch/fresh`.
 
 mod files;
 
@@ -19,7 +19,8 @@ use std::path::{Path, PathBuf};
 /// The graphs in the tree, and all beside it.
 fn texts() -> Vec<PathBuf> {
     let names = ["regional_fsdp.txt", "cond_collectives.txt", "coor_fsdp.backward.txt"];
-    let mut paths: Vec<PathBuf> = names.iter().map(|name| files::fixtures().join(name)).collect();
+    let mut paths: Vec<PathBuf> =
+        names.iter().map(|name| files::fixtures().with_file_name("fresh").join(name)).collect();
     if let Some(shared) = files::shared() {
         let fresh = files::texts(&shared.join("torch/fresh"));
         paths.extend(fresh.into_iter().filter(|path| !path.components().any(|part| part.as_os_str() == "pt")));

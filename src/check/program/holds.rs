@@ -3,14 +3,23 @@
 use super::{Play, Player, different, undecided};
 use crate::check::terms::{Val, Value};
 use crate::ir::optable::split_target;
-use crate::ir::{Arg, Graph, NodeId, Op};
-use crate::program::{Layout, Operand, View};
+use crate::ir::{Arg, Args, Graph, NodeId, Op};
+use crate::program::{HostId, Layout, Operand, View};
 use smallvec::SmallVec;
 
 /// Most views that are looked through.
 const MAX_VIEWS: u32 = 64;
 
 impl Player<'_, '_, '_> {
+    /// Whether a value that no step makes is what an attribute of the module holds, by the node that reads it.
+    fn is_held(&self, node: NodeId, host: HostId) -> bool {
+        let name = self.program.hosts.get(host.0 as usize);
+        let is_attribute = matches!(self.graph.node(node).op, Op::Call(_))
+            && self.graph.target_of(node).starts_with("self.")
+            && *self.graph.args_of(node) == Args::default();
+        is_attribute && name.is_some_and(|name| **name == *self.graph.name_of(node))
+    }
+
     /// Needs an operand to be `val`, the value of `node` when it is read.
     pub(super) fn holds(&mut self, operand: &Operand, node: NodeId, val: Val) -> Play {
         match operand {
@@ -26,6 +35,7 @@ impl Player<'_, '_, '_> {
             },
             Operand::Host(host) => match self.hosts.get(host) {
                 Some(&known) if known == val => Ok(()),
+                None if self.is_held(node, *host) => Ok(()),
                 _ => different(format!("another value is given for `{}`", self.name(node))),
             },
             Operand::Tuple(items) => {
