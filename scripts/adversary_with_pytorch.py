@@ -48,7 +48,7 @@ import differential_with_pytorch as differential
 import torch_calls
 import torch_ranks
 from differential_with_pytorch import Builder, Skip, Trial, annotation, drawn_options, on_rank, text_of
-from torch_calls import is_tensor
+from torch_calls import NAMES, is_tensor
 from torch_ranks import DIFFERENT, EQUAL, NotRun, Text
 
 warnings.filterwarnings("ignore")
@@ -83,7 +83,7 @@ class Source:
 
         def watch(names):
             for name, value in names.items():
-                if is_tensor(value) and name not in notes and value.dtype in differential.NAMES:
+                if is_tensor(value) and name not in notes and value.dtype in NAMES:
                     notes[name] = annotation(value)
         torch_ranks.run(Text(self.text(), apart=True), self.given(0), watch=watch)
         lines = []
@@ -404,7 +404,7 @@ def of_operator(name, call, through):
                 results.append(f"part_{at}")
     flat = list(out) if isinstance(out, (list, tuple)) else [out]
     tensors = [part for part in flat if is_tensor(part)]
-    if not all(torch_calls.plain(t) and t.dtype in differential.NAMES for t in tensors + [t for _, t in inputs]):
+    if not all(torch_calls.plain(t) and t.dtype in NAMES for t in tensors + [t for _, t in inputs]):
         return None
     shown = "wait" if through else first
     if shown is not None:

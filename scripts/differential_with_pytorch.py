@@ -39,18 +39,13 @@ import torch
 
 import torch_calls
 import torch_ranks
-from torch_calls import copy_arguments, is_tensor, plain
+from torch_calls import NAMES, copy_arguments, is_tensor, plain
 from torch_ranks import CLOSE, DIFFERENT, NotRun, Text
 
 warnings.filterwarnings("ignore")
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 OBSERVED = ROOT / "tests/data/torch-observed.tsv"
-NAMES = {
-    torch.float64: "f64", torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16", torch.int64: "i64", torch.int32: "i32",
-    torch.int16: "i16", torch.int8: "i8", torch.uint8: "u8", torch.bool: "b8", torch.complex64: "c64", torch.complex128: "c128",
-    torch.complex32: "c32", torch.uint16: "u16", torch.uint32: "u32", torch.uint64: "u64", torch.float8_e4m3fn: "f8e4m3fn", torch.float8_e5m2: "f8e5m2",
-}
 OPTIONS = [
     [], [], [], ["--unpack", "copies"], ["--unpack", "views"], ["--mode", "coalesced"], ["--policy", "adjacent"], ["--policy", "xla"],
     ["--dedupe-collectives"], ["--mixed-dtype", "bytes"],

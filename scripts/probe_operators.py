@@ -17,7 +17,9 @@ methods of Python that no schema describes, which are prefixed `python:`. Observ
 go to tests/data/torch-observed.tsv, one line an overload: name, calls, writes,
 aliases, random, placement. `0` is an argument by place, `0?` was written without that
 the schema says so; `0->1` is result 0 in the storage of argument 1, `0=2` two results
-in one storage. What is seen and not declared is listed, and written to --exceptions.
+in one storage. Beside it, tests/data/torch-effects.tsv has a call of each operator for each set
+of effects that was seen: inputs, call, inputs written, inputs that a result aliases, `random`;
+tests hold both readings of the schemas to it. What is seen and not declared is listed, and written to --exceptions.
 """
 import argparse
 import math
@@ -31,7 +33,7 @@ import torch
 from torch.utils import _pytree
 
 import torch_calls
-from torch_calls import copy_arguments, in_children, is_tensor, plain, storage_bytes, tensors
+from torch_calls import NAMES, copy_arguments, in_children, is_tensor, plain, storage_bytes, tensors
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 TSV = ROOT / "tests/data/torch-observed.tsv"
@@ -150,17 +152,20 @@ def observe(call, args, kwargs):
         except Exception:
             return None
         results = [r for r in tensors(out) if type(r) in (torch.Tensor, torch.nn.Parameter) and r.layout == torch.strided and r.device.type == "cpu"]
-        seen = {"writes": set(), "moves": set(), "aliases": set(), "random": drew, "places": set()}
-        for label, state in states:
+        seen = {"writes": set(), "moves": set(), "aliases": set(), "random": drew, "places": set(), "written": set(), "aliased": set()}
+        for number, (label, state) in enumerate(states):
             if not torch.equal(state.bytes, storage_bytes(state.tensor)) if not state.moved() else state.elements_changed():
                 seen["writes"].add(label)
+                seen["written"].add(number)
             if state.moved():
                 seen["moves"].add(label)
+                seen["written"].add(number)
         storages = [r.untyped_storage()._cdata for r in results]
         for at, key in enumerate(storages):
-            for label, state in states:
+            for number, (label, state) in enumerate(states):
                 if key in (state.storage, state.tensor.untyped_storage()._cdata):
                     seen["aliases"].add((at, "->", label))
+                    seen["aliased"].add(number)
             for other in range(at + 1, len(storages)):
                 if storages[other] == key and results[at].untyped_storage().nbytes() > 0:
                     seen["aliases"].add((at, "=", other))
@@ -225,14 +230,44 @@ def merge(observations):
 
 def probe_operator(item):
     name, calls = item
-    operator_, schema = torch_calls.resolve(name), None
-    schema = operator_._schema
-    at = places_of(schema)
-    total = merge(observe(operator_, args, kwargs) for args, kwargs, _ in calls)
+    operator_ = torch_calls.resolve(name)
+    at = places_of(operator_._schema)
+    seen = [observe(operator_, args, kwargs) for args, kwargs, _ in calls]
+    total = merge(seen)
+    total["examples"] = examples(name, calls, seen)
     for key in ("writes", "moves"):
         total[key] = {at[label] for label in total[key]}
     total["aliases"] = {(a, how, b if how == "=" else at[b]) for a, how, b in total["aliases"]}
     return total
+
+
+def examples(name, calls, seen):
+    """One call for each set of effects that was seen of an operator: its inputs, the call, and the effects by input."""
+    found = {}
+    for (args, kwargs, _), what in zip(calls, seen):
+        if what is None or not (what["writes"] or what["moves"] or what["aliases"] or what["random"]):
+            continue
+        inputs = []
+
+        def show(value):
+            if is_tensor(value):
+                inputs.append(f't{len(inputs)}: "{NAMES[value.dtype]}{list(value.shape)}{list(value.stride())}cpu"')
+                return f"t{len(inputs) - 1}"
+            if isinstance(value, (list, tuple)):
+                return "[" + ", ".join(map(show, value)) + "]"
+            return f"device(type='{value.type}')" if isinstance(value, torch.device) else repr(value)
+
+        try:
+            parts = [show(value) for value in args] + [f"{key} = {show(value)}" for key, value in kwargs.items()]
+        except KeyError:
+            continue  # a dtype that FX text has no word for
+        effects = (numbers(what["written"]), numbers(what["aliased"]), "random" if what["random"] else "")
+        found.setdefault(effects, (", ".join(inputs), f"torch.ops.{name}({', '.join(parts)})", *effects))
+    return list(found.values())
+
+
+def numbers(found):
+    return " ".join(map(str, sorted(found)))
 
 
 def names_of(info):
@@ -418,7 +453,7 @@ def texts(seen, declared=lambda label: True):
 
 
 def report_operators(calls, only):
-    rows, wrong, readers, resized, counts = [], [], [], [], dict(overloads=0, calls=0, writers=0, aliases=0, random=0, placement=0, unstable=0, ended=0)
+    effects, rows, wrong, readers, resized, counts = [], [], [], [], [], dict(overloads=0, calls=0, writers=0, aliases=0, random=0, placement=0, unstable=0, ended=0)
     items = [(name, made) for name, made in calls.items() if not only or only in name]
     for (name, made), seen in in_children(probe_operator, items, 60):
         if seen is None:
@@ -428,6 +463,7 @@ def report_operators(calls, only):
         if not seen["calls"]:
             continue
         args = torch_calls.resolve(name)._schema.arguments
+        effects += seen["examples"]
         rows.append([name, *texts(seen, lambda label: args[label].alias_info is not None and args[label].alias_info.is_write)])
         counts["overloads"] += 1
         counts["calls"] += seen["calls"]
@@ -445,7 +481,7 @@ def report_operators(calls, only):
         if found:
             wrong.append((name, found))
     counts["resize_out"] = len(resized)
-    return rows, wrong, readers, counts
+    return rows, wrong, readers, counts, effects
 
 
 def report_python(only):
@@ -468,7 +504,7 @@ def main():
     options = parser.parse_args()
     torch.set_num_threads(1)
     calls = torch_calls.load(options.calls, print)
-    rows, wrong, readers, counts = report_operators(calls, options.only)
+    rows, wrong, readers, counts, effects = report_operators(calls, options.only)
     python = report_python(options.only)
     lines = ["# seen, not declared"] + [f"{name}\t{'; '.join(found)}" for name, found in wrong]
     title = {True: "# the value depends on where an argument lies", False: "# the call fails where an argument lies elsewhere, and gives the same values where it runs"}
@@ -489,6 +525,7 @@ def main():
         path = pathlib.Path(options.tsv)
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("\n".join([header, *("\t".join(row) for row in rows + python)]) + "\n")
+        path.with_name("torch-effects.tsv").write_text("\n".join("\t".join(row) for row in effects) + "\n")
 
 
 if __name__ == "__main__":

@@ -43,6 +43,12 @@ SKIPPED = ("cudnn", "miopen", "mps", "cuda", "nested", "sparse", "mkldnn", "mkl_
            "hip", "xpu", "from_file", "csr", "coo", "fbgemm", "cslt", "rpc", "_test_", "_nnapi", "hpu",
            "_assert", "quantized_lstm", "quantized_gru", "pin_memory", "_foobar", "record_stream")
 KEPT = (torch.Tensor, bool, int, float, complex, str, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format)
+# As FX text calls them.
+NAMES = {
+    torch.float64: "f64", torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16", torch.int64: "i64", torch.int32: "i32",
+    torch.int16: "i16", torch.int8: "i8", torch.uint8: "u8", torch.bool: "b8", torch.complex64: "c64", torch.complex128: "c128",
+    torch.complex32: "c32", torch.uint16: "u16", torch.uint32: "u32", torch.uint64: "u64", torch.float8_e4m3fn: "f8e4m3fn", torch.float8_e5m2: "f8e5m2",
+}
 LARGEST = 4096  # elements of one argument
 CALLS = 6  # kept of one overload
 
