@@ -224,7 +224,7 @@ impl EffectTable {
         let lookup = Lookup::new(&graph.operators);
         for &id in graph.order() {
             let node = graph.node(id);
-            let key = (node.op, node.args);
+            let key = (node.op, node.args, optable::converts(graph, id));
             let index = known.get(&key).copied().unwrap_or_else(|| {
                 let effects = optable::effects_with(&lookup, graph, id);
                 let index = table.distinct.len() as u32;

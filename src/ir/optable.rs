@@ -148,9 +148,24 @@ pub(super) fn effects_with(lookup: &Lookup<'_>, graph: &Graph, id: NodeId) -> Ef
             if effects.assumed {
                 keep_tensors(graph, id, &mut effects);
             }
+            if converts(graph, id) && CONVERSIONS.contains(&split_target(graph.text(target)).1) {
+                effects.alias = Alias::Fresh;
+            }
             effects
         }
     }
+}
+
+/// Operators that hand their operand on only where it has the dtype that is asked for.
+const CONVERSIONS: &[&str] = &[
+    "to", "type", "type_as", "float", "double", "half", "bfloat16", "int", "long", "short", "char", "byte", "bool",
+    "cdouble", "cfloat", "chalf",
+];
+
+/// Whether a node's tensor has another dtype than its first operand's.
+pub(super) fn converts(graph: &Graph, id: NodeId) -> bool {
+    let from = graph.operands(id).first().and_then(|&operand| graph.tensor(operand));
+    from.zip(graph.tensor(id)).is_some_and(|(from, to)| from.dtype != to.dtype)
 }
 
 /// Numbers cannot be written or shared.

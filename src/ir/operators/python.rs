@@ -364,7 +364,7 @@ fn function(lookup: &Lookup<'_>, name: &str, args: &Args) -> Effects {
         return unknown(args);
     }
     // `inplace=True`, by name or by place: no operator that takes a flag is the worse for being taken for one that writes.
-    let in_place = args.get("inplace").is_some_and(sets) || args.positional.iter().any(|arg| *arg == Arg::Bool(true));
+    let in_place = args.get("inplace").is_some_and(sets) || args.positional.contains(&Arg::Bool(true));
     if in_place { writes_first(args) } else { Effects::pure() }
 }
 

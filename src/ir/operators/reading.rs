@@ -101,7 +101,7 @@ impl<'s, 'a> Bound<'s, 'a> {
 fn may_share(parameter: &Parameter, set: &AliasSet) -> bool {
     // Inside of lists sets have no names, and `*` is any memory.
     let any = |name: &str| name.is_empty() || name.split('|').any(|name| name.trim() == "*");
-    let Some(alias) = &parameter.alias else { return any(&set.name) && &*set.name != "" };
+    let Some(alias) = &parameter.alias else { return any(&set.name) && !set.name.is_empty() };
     any(&set.name)
         || any(&alias.name)
         || set.name.split('|').any(|name| alias.name.split('|').any(|other| other.trim() == name.trim()))
