@@ -2,7 +2,7 @@
 
 use crate::fault;
 use crate::units::count;
-use bucketeer::check::{Difference, Proof, Side, Term, Undecided, Verdict};
+use bucketeer::check::{Assumption, Difference, Proof, Side, Term, Undecided, Verdict};
 use bucketeer::formats::Document;
 use serde::Serialize;
 
@@ -49,7 +49,7 @@ fn clean(what: &impl ToString) -> String {
 
 /// What a proof leaves open: ranks that the result is made for, and memory that outputs newly share.
 pub fn conditions(proof: &Proof) -> Vec<String> {
-    let mut lines = Vec::new();
+    let mut lines: Vec<String> = proof.assumptions.iter().map(|assumption| format!("if {assumption}")).collect();
     let mut groups: Vec<(&str, u32)> = proof.ranks.iter().map(|note| (&*note.group, note.rank)).collect();
     groups.sort_unstable();
     groups.dedup();
@@ -82,6 +82,8 @@ pub enum VerdictReport {
         collectives_after: usize,
         /// Ranks that the result is made for.
         ranks: Vec<RankReport>,
+        /// What has to hold of operators that nothing describes.
+        assumptions: Vec<AssumptionReport>,
         shared_outputs: Vec<(String, String)>,
     },
     Different {
@@ -94,6 +96,18 @@ pub enum VerdictReport {
         node: String,
         reason: String,
     },
+}
+
+#[derive(Debug, Serialize)]
+pub struct AssumptionReport {
+    operator: String,
+    assumed: String,
+}
+
+impl From<&Assumption> for AssumptionReport {
+    fn from(assumption: &Assumption) -> Self {
+        Self { operator: assumption.operator.clone(), assumed: assumption.assumed.clone() }
+    }
 }
 
 #[derive(Debug, Serialize)]
@@ -120,6 +134,7 @@ impl From<&Verdict> for VerdictReport {
                 ranks: (proof.ranks.iter())
                     .map(|note| RankReport { group: note.group.clone(), rank: note.rank, node: note.node.clone() })
                     .collect(),
+                assumptions: proof.assumptions.iter().map(AssumptionReport::from).collect(),
                 shared_outputs: proof.shared_outputs.clone(),
             },
             Verdict::Different(found) => {

@@ -95,6 +95,11 @@ pub(super) fn of(context: &Context<'_>, vals: impl IntoIterator<Item = Val>) -> 
                 | Term::Merged(_, _, inner)
                 | Term::Shard(_, _, inner, _)
                 | Term::Turned(_, inner, _) => leaves.push(*inner),
+                Term::Later(val, log) => vals.extend([*val, *log].into_iter().filter(|&val| seen_vals.insert(val))),
+                Term::Event(_, what) => vals.extend(what.iter().copied().filter(|&val| seen_vals.insert(val))),
+                Term::Lies(call) => {
+                    vals.extend(context.call_operands(*call).iter().filter(|&&val| seen_vals.insert(val)));
+                }
                 Term::Whole(val) | Term::Exchange(_, _, _, val) => {
                     vals.extend(Some(*val).filter(|&val| seen_vals.insert(val)))
                 }

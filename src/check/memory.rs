@@ -3,53 +3,24 @@
 //! A node whose memory is written at or after its place has a *place*: a tensor over the leaf of a storage. Views of it
 //! are the same operators on places. Reading a place puts the storage's content of that moment in; writing one puts a
 //! value into the content. Memory that nothing writes, or no longer, needs none of this: its nodes are plain values.
+//!
+//! What may be shared, and is not known to be, is in [`sharing`].
 
+use super::effects::{Alias, EffectTable, has_memory};
 use super::flat::{Flat, Leaf, Piece};
 use super::int::{Int, ONE, ZERO};
 use super::pattern;
 use super::terms::{Context, Tensor, Term, Val, Value};
-use crate::ir::optable::{Alias, Effects};
-use crate::ir::{Graph, NodeId, TypeId};
+use crate::ir::{Graph, Name, NodeId, Op};
 use hashbrown::HashMap;
 use ranges::{beside, columns_of, runs, turned_write, window};
 use recent::{Recent, Written};
 use rustc_hash::FxBuildHasher;
+use sharing::{Joined, Sharing};
 
 mod ranges;
 mod recent;
-
-/// Effects of every node, found once per distinct kind of call.
-pub(super) struct EffectTable {
-    index: Vec<u32>,
-    distinct: Vec<Effects>,
-    any_write: bool,
-}
-
-impl EffectTable {
-    pub fn of(graph: &Graph) -> Self {
-        let mut known = HashMap::<_, u32, FxBuildHasher>::default();
-        let mut table = Self { index: vec![0; graph.arena_len()], distinct: Vec::new(), any_write: false };
-        for &id in graph.order() {
-            let node = graph.node(id);
-            let index = *known.entry((node.op, node.args, node.ty != TypeId::UNKNOWN)).or_insert_with(|| {
-                table.distinct.push(crate::ir::optable::effects(graph, id));
-                table.distinct.len() as u32 - 1
-            });
-            table.index[id.index()] = index;
-        }
-        table.any_write = table.distinct.iter().any(|effects| !writes(effects, 1).is_empty());
-        table
-    }
-
-    pub fn get(&self, id: NodeId) -> &Effects {
-        &self.distinct[self.index[id.index()] as usize]
-    }
-}
-
-/// Operands that may be written: a fence may write whatever it is given.
-fn writes(effects: &Effects, operands: usize) -> Vec<u32> {
-    if effects.may_write_operands() { (0..operands as u32).collect() } else { effects.writes.to_vec() }
-}
+mod sharing;
 
 /// Memory that several values may share.
 #[derive(Debug)]
@@ -60,12 +31,14 @@ pub(super) struct Storage {
     recent: Recent,
     /// The content as one row, if it was asked for.
     row: Option<Flat>,
-    /// The collective's result that is in flight into it, as the walk numbers them.
-    pub pending: Option<u32>,
+    /// The results of collectives that go into it, as the walk numbers them, and where.
+    pending: Vec<(Val, u32)>,
     /// Launches that send from it, with their results in flight.
     pub readers: Vec<(usize, u32)>,
     /// How many of them have a write or a wait below them.
     pub followed: usize,
+    /// Places in it whose memory may also be that of other values.
+    joined: Vec<Joined>,
 }
 
 /// See the module docs.
@@ -80,14 +53,23 @@ pub(super) struct Memory {
     storages: Vec<Storage>,
     /// Storage of each storage leaf.
     by_leaf: HashMap<Leaf, u32, FxBuildHasher>,
+    sharing: Sharing,
 }
 
-fn find(parent: &mut [u32], mut at: u32) -> u32 {
+pub(super) fn find(parent: &mut [u32], mut at: u32) -> u32 {
     while parent[at as usize] != at {
         parent[at as usize] = parent[parent[at as usize] as usize];
         at = parent[at as usize];
     }
     at
+}
+
+/// The attribute of the module that a node reads.
+pub(super) fn attribute(graph: &Graph, id: NodeId) -> Option<Name> {
+    let Op::Call(target) = graph.node(id).op else { return None };
+    let text = graph.text(target);
+    let reads = text.starts_with("self.") && !text.ends_with(".__call__") && graph.args_of(id).positional.is_empty();
+    (reads && graph.operands(id).is_empty()).then_some(target)
 }
 
 impl Memory {
@@ -100,25 +82,35 @@ impl Memory {
             empty: HashMap::default(),
             storages: Vec::new(),
             by_leaf: HashMap::default(),
+            sharing: Sharing::default(),
         }
     }
 
     pub fn of(graph: &Graph, effects: &EffectTable) -> Self {
         let mut memory = Self::empty();
-        if !effects.any_write {
+        if !effects.writes {
             return memory;
         }
         let mut class: Vec<u32> = (0..graph.arena_len() as u32).collect();
+        let mut attributes: HashMap<Name, NodeId, FxBuildHasher> = HashMap::default();
         for &id in graph.order() {
             let operands = graph.operands(id);
-            let shared = match effects.get(id).alias {
-                Alias::Fresh => &[],
-                Alias::Of(index) => operands.get(index as usize..=index as usize).unwrap_or(&[]),
-                Alias::Written | Alias::Any => operands,
-            };
-            for operand in shared {
-                let (a, b) = (find(&mut class, operand.index() as u32), find(&mut class, id.index() as u32));
+            let effects = effects.get(id);
+            let mut share = |other: NodeId| {
+                let (a, b) = (find(&mut class, other.index() as u32), find(&mut class, id.index() as u32));
                 class[a.max(b) as usize] = a.min(b);
+            };
+            match effects.alias {
+                _ if effects.reshapes => operands.iter().for_each(|&operand| share(operand)),
+                Alias::Fresh => {}
+                Alias::Of(index) => operands.get(index as usize).into_iter().for_each(|&operand| share(operand)),
+                Alias::Written => {
+                    effects.writes.iter().for_each(|&index| share(operands[index as usize]));
+                }
+                Alias::Any => operands.iter().filter(|&&id| has_memory(graph, id)).for_each(|&operand| share(operand)),
+            }
+            if let Some(name) = attribute(graph, id) {
+                share(*attributes.entry(name).or_insert(id));
             }
         }
         for index in 0..class.len() as u32 {
@@ -127,8 +119,8 @@ impl Memory {
         memory.last_write = vec![0; class.len()];
         for (position, &id) in graph.order().iter().enumerate() {
             let operands = graph.operands(id);
-            for index in writes(effects.get(id), operands.len()) {
-                if let Some(operand) = operands.get(index as usize) {
+            for &index in &effects.get(id).writes {
+                if let Some(&operand) = operands.get(index as usize).filter(|&&operand| has_memory(graph, operand)) {
                     memory.last_write[class[operand.index()] as usize] = position as u32 + 1;
                 }
             }
@@ -171,9 +163,10 @@ impl Memory {
             content: content.clone(),
             recent: Recent::default(),
             row: None,
-            pending: None,
+            pending: Vec::new(),
             readers: Vec::new(),
             followed: 0,
+            joined: Vec::new(),
         });
         context.leaf_tensor(leaf, content.dtype, content.shape.clone())
     }
@@ -206,6 +199,37 @@ impl Memory {
         }
     }
 
+    /// Results that go into the memory of a node.
+    pub fn pending_at(&self, context: &Context<'_>, id: NodeId) -> Vec<u32> {
+        let Some(place) = self.place(id) else { return Vec::new() };
+        // A part of no bytes is waited for as all of its memory is.
+        if context.tensor(place).is_some() && self.storages_of(context, place).is_empty() {
+            let storages = self.empty.get(&id).into_iter().flatten();
+            return storages.flat_map(|&storage| &self.storages[storage as usize].pending).map(|&(_, of)| of).collect();
+        }
+        self.pending_in(context, place)
+    }
+
+    /// Results that go into a place.
+    pub fn pending_in(&self, context: &Context<'_>, place: Val) -> Vec<u32> {
+        if let Value::Tuple(parts) = context.value(place) {
+            return parts.iter().flat_map(|&part| self.pending_in(context, part)).collect();
+        }
+        let mut found = Vec::new();
+        for storage in self.storages_of(context, place) {
+            let pending = self.storages[storage as usize].pending.iter();
+            found.extend(pending.filter(|(into, _)| self.overlap(context, *into, place)).map(|&(_, pending)| pending));
+        }
+        found
+    }
+
+    /// A result goes into a place; those that are waited for no longer do.
+    pub fn add_pending(&mut self, storage: u32, place: Val, pending: u32, is_waited: impl Fn(u32) -> bool) {
+        let list = &mut self.storages[storage as usize].pending;
+        list.retain(|&(_, pending)| !is_waited(pending));
+        list.push((place, pending));
+    }
+
     pub fn storage_mut(&mut self, index: u32) -> &mut Storage {
         &mut self.storages[index as usize]
     }
@@ -233,6 +257,7 @@ impl Memory {
         let Some(&storage) = self.by_leaf.get(&piece.leaf) else {
             return Some(Flat { rows: ONE, width: piece.bytes.clone(), pieces: std::rc::Rc::new([piece.clone()]) });
         };
+        self.refresh(context, storage)?;
         let mut run = piece.outer.clone();
         pattern::extend(&mut run, &piece.inner)?;
         if let Some(flat) = self.read_range(context, storage, &piece.offset, &run) {
@@ -277,8 +302,8 @@ impl Memory {
         Some(())
     }
 
-    /// Puts a value where a place is. They have equally many bytes.
-    pub fn write(&mut self, context: &mut Context<'_>, place: Val, value: &Tensor) -> Option<()> {
+    /// Puts a value where a place is, whatever else may be there.
+    fn put(&mut self, context: &mut Context<'_>, place: Val, value: &Tensor) -> Option<()> {
         let tensor = super::layout::tensor_of(context, place)?;
         let Some(piece) = tensor.flat.single() else {
             return tensor.flat.pieces.is_empty().then_some(());

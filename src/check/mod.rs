@@ -12,6 +12,7 @@
 //! leaf    = Input(n) | Call(target, arguments, operands, states) | Part(call, k)         (terms.rs)
 //!         | Const(element) | Unset(name)
 //!         | Cast(dtype, leaf) | Bits(dtype, leaf) | Moved(device, leaf)
+//!         | Later(value, log)             what a value in memory has become that others may have written    (memory/sharing.rs)
 //!         | Ranks(group, leaf)            all ranks' bytes of the leaf, in rank order
 //!         | Merged(op, group, leaf)       element by element over the ranks
 //!         | Shard(op, group, leaf, rows)  the same from this rank's row of a table on
@@ -45,6 +46,8 @@
 //! sym_size, sym_numel, *, +, -, //     polynomials
 //! any other call         Call(..), equal only to the same call of equal values
 //! random operators       read and write one state, in order; fences another
+//! operators that nothing describes    draw, write each tensor that they are given, and may hand it on     (effects.rs)
+//! strides, offsets, as_strided        also read how their operand lies                                 (walk/lies.rs)
 //! x.op_(..), out=        write a range of a storage's bytes; later reads of its views see it   (memory.rs)
 //! ```
 //!
@@ -75,6 +78,7 @@
 //!
 //! Cost: linear in nodes, operands and pieces.
 
+pub mod effects;
 pub mod eval;
 mod exchange;
 mod flat;
@@ -96,10 +100,11 @@ mod terms;
 mod verdict;
 mod walk;
 
-pub use verdict::{Difference, Options, Proof, RankNote, Side, Stats, Term, Undecided, Verdict, What};
+pub use verdict::{Assumption, Difference, Options, Proof, RankNote, Side, Stats, Term, Undecided, Verdict, What};
 
-use crate::ir::{GlobalRank, Graph, NodeId};
-use hashbrown::HashSet;
+use crate::ir::{GlobalRank, Graph, NodeId, Operators};
+use effects::Unknown;
+use hashbrown::{HashMap, HashSet};
 use launches::{Assignment, Mismatch};
 use order::Disorder;
 use rustc_hash::FxBuildHasher;
@@ -116,11 +121,39 @@ pub fn prove(before: &Graph, after: &Graph) -> Verdict {
 /// As [`prove`], with options.
 #[must_use]
 pub fn prove_with(before: &Graph, after: &Graph, options: Options) -> Verdict {
-    let mut context = Context::new();
-    match compare(&mut context, before, after, options) {
-        Ok(proof) => Verdict::Equal(proof),
-        Err(verdict) => *verdict,
+    let mut declared = before.operators.clone();
+    declared.extend(&after.operators);
+    let verdict = match compare(&mut Context::new(), before, after, &declared, options, Unknown::May) {
+        Ok(proof) => return Verdict::Equal(proof),
+        Err(verdict) => verdict,
+    };
+    // What nothing describes may be all that stands between the two.
+    let graphs = [(Side::Before, before), (Side::After, after)];
+    let unknown: Vec<(Side, &Graph, NodeId)> = graphs
+        .into_iter()
+        .flat_map(|(side, graph)| effects::unknown(graph, &declared).into_iter().map(move |id| (side, graph, id)))
+        .collect();
+    let Some(&(side, graph, id)) = unknown.first() else { return *verdict };
+    if compare(&mut Context::new(), before, after, &declared, options, Unknown::Pure).is_err() {
+        return *verdict;
     }
+    let mut names: Vec<String> = Vec::new();
+    for (_, graph, id) in unknown {
+        let name = format!("`{}`", effects::operator_name(graph, id));
+        if !names.contains(&name) {
+            names.push(name);
+        }
+    }
+    let reason = match names.as_slice() {
+        [one] => format!(
+            "equal if {one} writes nothing, shares no memory with what it is given and draws no random numbers; declare it"
+        ),
+        all => format!(
+            "equal if {} write nothing, share no memory with what they are given and draw no random numbers; declare them",
+            all.join(", ")
+        ),
+    };
+    Verdict::CannotDecide(Box::new(Undecided { side, node: graph.name_of(id).to_owned(), reason }))
 }
 
 type Check<T = ()> = Result<T, Box<Verdict>>;
@@ -129,10 +162,20 @@ fn different(what: What, before: Term, after: Term) -> Box<Verdict> {
     Box::new(Verdict::Different(Box::new(Difference { what, before, after })))
 }
 
-fn compare<'g>(context: &mut Context<'g>, before: &'g Graph, after: &'g Graph, options: Options) -> Check<Proof> {
+fn compare<'g>(
+    context: &mut Context<'g>,
+    before: &'g Graph,
+    after: &'g Graph,
+    declared: &Operators,
+    options: Options,
+    unknown: Unknown,
+) -> Check<Proof> {
     signatures(before, after)?;
-    let source = walk::walk(context, before, Role::Before).map_err(|stop| stopped(before, Side::Before, stop))?;
-    let result = walk::walk(context, after, Role::After).map_err(|stop| stopped(after, Side::After, stop))?;
+    called_graphs(before, after, options)?;
+    let source = walk::walk(context, before, Role::Before, (declared, unknown))
+        .map_err(|stop| stopped(before, Side::Before, stop))?;
+    let result = walk::walk(context, after, Role::After, (declared, unknown))
+        .map_err(|stop| stopped(after, Side::After, stop))?;
     values(context, &source, &result)?;
     let assignment = launches::assign(context, &source, &result)
         .map_err(|mismatch| unmatched(context, &source, &result, &mismatch))?;
@@ -168,8 +211,32 @@ fn compare<'g>(context: &mut Context<'g>, before: &'g Graph, after: &'g Graph, o
             launches_after: result.launches.len(),
         },
         ranks: ranks.collect(),
+        assumptions: assumptions(&source, &result),
         shared_outputs: shared.iter().map(|shared| (name(shared.output), name(shared.with))).collect(),
     })
+}
+
+/// What the proof rests on beside the graphs: that what nothing describes does not communicate, where collectives could
+/// then be out of step with it.
+fn assumptions(source: &Walked<'_>, result: &Walked<'_>) -> Vec<Assumption> {
+    let mut found: Vec<Assumption> = Vec::new();
+    if source.launches.is_empty() {
+        return found;
+    }
+    for walked in [source, result] {
+        let graph = walked.graph;
+        let unknown = |id: &NodeId| {
+            let effects = walked.effects.get(*id);
+            effects.may && effects.fence != effects::Fence::Full
+        };
+        for id in graph.order().iter().copied().filter(unknown) {
+            let operator = effects::operator_name(graph, id);
+            if !found.iter().any(|known| known.operator == operator) {
+                found.push(Assumption { operator, assumed: "does not communicate".to_owned() });
+            }
+        }
+    }
+    found
 }
 
 /// Whether the graphs belong together at all.
@@ -217,6 +284,28 @@ fn signatures(before: &Graph, after: &Graph) -> Check {
     Ok(())
 }
 
+/// Graphs that are called compute what they did: each by a proof of its own.
+fn called_graphs(before: &Graph, after: &Graph, options: Options) -> Check {
+    if before.bodies.is_empty() && after.bodies.is_empty() {
+        return Ok(());
+    }
+    let mut seen: HashSet<&str, FxBuildHasher> = HashSet::default();
+    for &id in before.order() {
+        for target in crate::ir::bodies::called_graphs(before, id).unwrap_or_default() {
+            let (Some(old), Some(new)) = (before.bodies.get(target), after.bodies.get(target)) else { continue };
+            if !seen.insert(target) || old == new {
+                continue;
+            }
+            let verdict = prove_with(old, new, options);
+            if !verdict.is_equal() {
+                let reason = format!("the graph `{target}` that it calls: {verdict}");
+                return Err(stopped(before, Side::Before, Stop::Undecided { node: id, reason }));
+            }
+        }
+    }
+    Ok(())
+}
+
 fn stopped(graph: &Graph, side: Side, stop: Stop) -> Box<Verdict> {
     match stop {
         Stop::Undecided { node, reason } => {
@@ -260,10 +349,38 @@ fn values<'g>(context: &Context<'g>, source: &Walked<'g>, result: &Walked<'g>) -
             return Err(value_difference(context, source, result, What::InputMemory { name }, a, b));
         }
     }
+    attributes(context, source, result)?;
     for (what, index) in [(What::RandomState, 0), (What::Fences, 1)] {
         let (a, b) = (source.states[index], result.states[index]);
         if a != b {
             return Err(value_difference(context, source, result, what, a, b));
+        }
+    }
+    Ok(())
+}
+
+/// What is left in attributes of the module: an attribute that one graph does not read, it does not change.
+fn attributes<'g>(context: &Context<'g>, source: &Walked<'g>, result: &Walked<'g>) -> Check {
+    let left_in = |walked: &Walked<'g>| -> HashMap<&'g str, Val> {
+        walked.attributes.iter().map(|&(id, _, last)| (walked.graph.target_of(id), last)).collect()
+    };
+    let of_target = [left_in(source), left_in(result)];
+    for (side, walked) in [(0, source), (1, result)] {
+        for &(id, initial, last) in &walked.attributes {
+            let target = walked.graph.target_of(id);
+            let of_other = of_target[1 - side].get(target).copied();
+            let left = of_other.unwrap_or(initial);
+            if left != last {
+                let (a, b) = if side == 0 { (last, left) } else { (left, last) };
+                return Err(value_difference(
+                    context,
+                    source,
+                    result,
+                    What::Attribute { name: target.to_owned() },
+                    a,
+                    b,
+                ));
+            }
         }
     }
     Ok(())

@@ -121,6 +121,7 @@ impl Show<'_, '_> {
                 self.call(out, *call, depth);
                 let _ = if *part == u32::MAX { write!(out, ".state") } else { write!(out, ".{part}") };
             }
+            Term::Storage(u32::MAX) => out.push_str("memory"),
             Term::Storage(number) => {
                 let _ = write!(out, "memory{number}");
             }
@@ -157,6 +158,16 @@ impl Show<'_, '_> {
                 out.push(')');
             }
             Term::Whole(val) => self.value(out, *val, depth),
+            Term::Later(val, _) => {
+                self.value(out, *val, depth);
+                out.push_str(" after writes that may have reached it");
+            }
+            Term::Event(..) => out.push_str("writes to memory that may be shared"),
+            Term::Lies(call) => {
+                out.push_str("where ");
+                self.call(out, *call, depth);
+                out.push_str(" lies");
+            }
             Term::Region(region) => {
                 let _ = write!(out, "region {region}");
             }

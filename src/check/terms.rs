@@ -86,10 +86,29 @@ pub(super) enum Term {
     Exchange(CollectiveKind, u32, GroupKey, Val),
     /// The bytes of a value in order, not followed further.
     Whole(Val),
+    /// What a value has become in memory that others may have written, by the log of these writes.
+    Later(Val, Val),
+    /// What happened to memory that may be shared; see [`super::memory`].
+    Event(Event, Box<[Val]>),
+    /// How a tensor that a value is made from lies in memory, which is more than its value: a call, and which.
+    Lies(u32),
     /// The body that a node is in, by number.
     Region(u32),
     /// The state of the random numbers, or of the world, before the graph runs.
     State(bool),
+}
+
+/// What happens to memory that may be shared.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(super) enum Event {
+    /// A call may have made one of several.
+    Join,
+    /// What a place was when it was joined.
+    Role,
+    /// A place was written.
+    Write,
+    /// Operands of a call have bytes in common.
+    Overlap,
 }
 
 /// A leaf with what is known of its bytes.
@@ -343,6 +362,12 @@ impl<'g> Context<'g> {
         *self.types.entry(without_strides(ty)).or_insert(next)
     }
 
+    /// A number for a type with its strides.
+    pub fn stated_id(&mut self, ty: &Type) -> u32 {
+        let next = self.types.len() as u32;
+        *self.types.entry(ty.clone()).or_insert(next)
+    }
+
     /// A tensor of a leaf's bytes in order, typed as stated; opaque if the type is not that of a tensor of known size.
     pub fn whole(&mut self, term: Term, ty: &Type) -> Val {
         let tensor = ty.as_tensor().and_then(|ty| Some((ty, shape_of(ty)?)));
@@ -358,6 +383,32 @@ impl<'g> Context<'g> {
         match flat {
             Some(flat) => self.intern(Value::Tensor(Tensor { dtype: ty.dtype, shape, flat })),
             None => self.intern(Value::Opaque(leaf)),
+        }
+    }
+
+    /// Something that happened to memory.
+    pub fn event(&mut self, event: Event, what: Vec<Val>) -> Val {
+        let leaf = self.intern_leaf(Term::Event(event, what.into()), None, None);
+        self.intern(Value::Opaque(leaf))
+    }
+
+    /// What a value in memory has become by a log.
+    pub fn later(&mut self, value: Val, log: Val) -> Val {
+        match self.value(value).clone() {
+            Value::Int(_) => value,
+            Value::Tuple(parts) => {
+                let parts = parts.into_iter().map(|part| self.later(part, log)).collect();
+                self.intern(Value::Tuple(parts))
+            }
+            Value::Opaque(_) => {
+                let leaf = self.intern_leaf(Term::Later(value, log), None, None);
+                self.intern(Value::Opaque(leaf))
+            }
+            Value::Tensor(tensor) => {
+                let bytes = bytes_of(&tensor.shape, tensor.dtype);
+                let leaf = self.intern_leaf(Term::Later(value, log), Some(tensor.dtype), bytes);
+                self.leaf_tensor(leaf, tensor.dtype, tensor.shape).unwrap_or(value)
+            }
         }
     }
 

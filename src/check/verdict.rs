@@ -31,8 +31,19 @@ pub struct Proof {
     pub stats: Stats,
     /// Ranks that the result is made for; on others it is wrong.
     pub ranks: Vec<RankNote>,
+    /// What has to hold of operators that nothing describes.
+    pub assumptions: Vec<Assumption>,
     /// With [`Options::outputs_may_share`]: outputs that newly share memory, with what.
     pub shared_outputs: Vec<(String, String)>,
+}
+
+/// What a proof takes for granted of an operator.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Assumption {
+    /// The operator.
+    pub operator: String,
+    /// What is assumed: "does not communicate".
+    pub assumed: String,
 }
 
 /// Counters.
@@ -113,6 +124,11 @@ pub enum What {
         /// The input.
         name: String,
     },
+    /// Another value is left in an attribute of the module.
+    Attribute {
+        /// The attribute.
+        name: String,
+    },
     /// Random numbers are drawn otherwise.
     RandomState,
     /// Fences run otherwise, or a collective crossed one.
@@ -160,11 +176,21 @@ impl fmt::Display for Verdict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Equal(proof) => {
-                write!(f, "equal: {} launches became {}", proof.stats.launches_before, proof.stats.launches_after)
+                f.write_str("equal")?;
+                for (index, assumption) in proof.assumptions.iter().enumerate() {
+                    write!(f, "{}{assumption}", if index == 0 { ", if " } else { " and " })?;
+                }
+                write!(f, ": {} launches became {}", proof.stats.launches_before, proof.stats.launches_after)
             }
             Self::Different(difference) => write!(f, "different: {difference}"),
             Self::CannotDecide(undecided) => write!(f, "cannot decide: {undecided}"),
         }
+    }
+}
+
+impl fmt::Display for Assumption {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "`{}` {}", self.operator, self.assumed)
     }
 }
 
@@ -197,6 +223,7 @@ impl fmt::Display for What {
                 write!(f, "output {index}, `{before}` and now `{after}`, has another value")
             }
             Self::InputMemory { name } => write!(f, "another value is left in input `{name}`"),
+            Self::Attribute { name } => write!(f, "another value is left in `{name}`"),
             Self::RandomState => f.write_str("random numbers are drawn in another order"),
             Self::Fences => f.write_str("the order around fences differs"),
             Self::IllFormed(side) => write!(f, "the {side} is not well-formed"),

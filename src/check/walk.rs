@@ -1,5 +1,7 @@
 //! One walk over a graph in program order: what each node makes, what is in flight, what memory holds.
 
+mod lies;
+mod loose;
 mod started;
 mod stated;
 mod strides;
@@ -9,13 +11,14 @@ mod writes;
 
 pub(super) use strides::Root;
 
+use super::effects::{Alias, EffectTable, Effects, Fence, Placement, Unknown};
 use super::layout::tensor_of;
 use super::meaning::{self, Call, Class};
-use super::memory::{EffectTable, Memory};
+use super::memory::{Memory, attribute};
 use super::terms::{Context, GroupKey, Term, Val, Value};
-use crate::ir::optable::{Alias, Effects, Fence, element_index};
-use crate::ir::{CollectiveKind, Graph, Name, NodeId, Op, RegionId, Type};
-use hashbrown::HashMap;
+use crate::ir::optable::element_index;
+use crate::ir::{CollectiveKind, Graph, Name, NodeId, Op, Operators, RegionId, Type};
+use hashbrown::{HashMap, HashSet};
 use rustc_hash::FxBuildHasher;
 
 /// No value yet.
@@ -77,6 +80,8 @@ pub(super) struct Walked<'g> {
     pub pending: Vec<Pending>,
     /// Inputs in order, with their memory's final content.
     pub inputs: Vec<(NodeId, Val)>,
+    /// Attributes of the module by their first readers: with what they hold before and after.
+    pub attributes: Vec<(NodeId, Val, Val)>,
     pub output: Option<NodeId>,
     /// Values of the output's operands at the end.
     pub outputs: Vec<Val>,
@@ -137,6 +142,10 @@ pub(super) struct Walk<'g, 'c> {
     classes: Vec<Option<Class>>,
     /// Places of elements of tuples that are not followed.
     elements: HashMap<(NodeId, Val), Val, FxBuildHasher>,
+    /// Tuples that have some.
+    taken_apart: HashSet<NodeId, FxBuildHasher>,
+    /// First readers of attributes of the module, by place in `found.attributes`.
+    attributes: HashMap<Name, usize, FxBuildHasher>,
     /// Splits by places in the memory they are views of.
     splits: HashMap<NodeId, Option<Val>, FxBuildHasher>,
     fences: u32,
@@ -156,18 +165,29 @@ fn fault<T>(node: NodeId, reason: impl Into<String>) -> Step<T> {
 }
 
 /// Walks a graph.
-pub(super) fn walk<'g>(context: &mut Context<'g>, graph: &'g Graph, role: Role) -> Step<Walked<'g>> {
-    walk_with(context, graph, role, None)
+pub(super) fn walk<'g>(
+    context: &mut Context<'g>,
+    graph: &'g Graph,
+    role: Role,
+    effects: (&Operators, Unknown),
+) -> Step<Walked<'g>> {
+    walk_with(context, graph, role, effects, None)
 }
 
 /// Walks a graph and records what its nodes read.
 pub(super) fn walk_recording<'g>(context: &mut Context<'g>, graph: &'g Graph) -> Step<Walked<'g>> {
     let reads = Reads { starts: vec![u32::MAX; graph.arena_len()], vals: Vec::new() };
-    walk_with(context, graph, Role::Before, Some(reads))
+    walk_with(context, graph, Role::Before, (&graph.operators, Unknown::May), Some(reads))
 }
 
-fn walk_with<'g>(context: &mut Context<'g>, graph: &'g Graph, role: Role, reads: Option<Reads>) -> Step<Walked<'g>> {
-    let effects = EffectTable::of(graph);
+fn walk_with<'g>(
+    context: &mut Context<'g>,
+    graph: &'g Graph,
+    role: Role,
+    (declared, unknown): (&Operators, Unknown),
+    reads: Option<Reads>,
+) -> Step<Walked<'g>> {
+    let effects = EffectTable::of(graph, declared, unknown);
     let memory = Memory::of(graph, &effects);
     let groups = context.groups.of(graph);
     let first_call = context.call_count();
@@ -179,6 +199,7 @@ fn walk_with<'g>(context: &mut Context<'g>, graph: &'g Graph, role: Role, reads:
         launches: Vec::new(),
         pending: Vec::new(),
         inputs: Vec::new(),
+        attributes: Vec::new(),
         output: None,
         outputs: Vec::new(),
         unready: Vec::new(),
@@ -206,6 +227,8 @@ fn walk_with<'g>(context: &mut Context<'g>, graph: &'g Graph, role: Role, reads:
         classes: Vec::new(),
         list_waits: HashMap::default(),
         elements: HashMap::default(),
+        taken_apart: HashSet::default(),
+        attributes: HashMap::default(),
         splits: HashMap::default(),
         fences: 0,
         operands: Vec::new(),
@@ -277,7 +300,9 @@ impl<'g> Walk<'g, '_> {
 
     /// What a node's value is now.
     fn read(&mut self, node: NodeId, reader: NodeId) -> Step<Val> {
-        let Some(place) = self.memory.place(node) else { return Ok(self.found.vals[node.index()]) };
+        let Some(place) = self.memory.place(node) else {
+            return Ok(self.memory.loose(self.context, node).unwrap_or(self.found.vals[node.index()]));
+        };
         match self.memory.read(self.context, place) {
             Some(val) => Ok(val),
             None => undecided(reader, format!("what is in the memory of `{}`", self.found.graph.name_of(node))),
@@ -338,6 +363,10 @@ impl<'g> Walk<'g, '_> {
             for storage in self.memory.storages_of_node(self.context, id) {
                 self.note_followed(storage, id);
             }
+        } else if self.memory.is_loose(first) {
+            let val = self.read(first, id)?;
+            self.set(id, val);
+            return self.loose_view(id, val, val, &[first]);
         }
         self.set(id, self.found.vals[first.index()]);
         Ok(())
@@ -375,9 +404,7 @@ impl<'g> Walk<'g, '_> {
     fn in_flight_of(&mut self, node: NodeId) -> Vec<u32> {
         let (first, count) = self.in_flight[node.index()];
         let mut found: Vec<u32> = (first..first + count).collect();
-        for storage in self.memory.storages_of_node(self.context, node) {
-            found.extend(self.memory.storage_mut(storage).pending);
-        }
+        found.extend(self.memory.pending_at(self.context, node));
         found
     }
 
@@ -396,15 +423,25 @@ impl<'g> Walk<'g, '_> {
         self.first_in_flight(first).is_some()
     }
 
-    /// Elements of a value in flight must not be read.
+    /// Whether something is in flight into the memory of a node: what of it a view shows then counts.
+    fn is_flown_into(&self, node: Option<&NodeId>) -> bool {
+        let pending = node.map_or_else(Vec::new, |&node| self.memory.pending_at(self.context, node));
+        pending.into_iter().any(|pending| !self.found.pending[pending as usize].waited)
+    }
+
+    /// Elements of a value in flight must not be read, nor written.
     fn check_read(&mut self, id: NodeId, operand: NodeId) -> Step {
+        self.check_access(id, operand, "reads")
+    }
+
+    fn check_access(&mut self, id: NodeId, operand: NodeId, how: &str) -> Step {
         if self.in_flight[operand.index()].1 == 0 && self.memory.is_empty() {
             return Ok(());
         }
         match self.first_in_flight(operand) {
             Some(started) => {
                 let started = self.found.graph.name_of(started);
-                fault(id, format!("reads the result of `{started}` before it is waited for"))
+                fault(id, format!("{how} the result of `{started}` before it is waited for"))
             }
             None => Ok(()),
         }
@@ -417,22 +454,24 @@ impl<'g> Walk<'g, '_> {
         if (!effects.is_view() && !effects.shape_only)
             || self.is_in_flight(operands) && self.copies(id, target) != Some(false)
         {
-            for &operand in operands {
-                self.check_read(id, operand)?;
+            for (index, &operand) in operands.iter().enumerate() {
+                let writes = effects.writes.contains(&(index as u32)) && !effects.may;
+                self.check_access(id, operand, if writes { "writes" } else { "reads" })?;
             }
         }
-        let writes = !effects.writes.is_empty() || effects.may_write_operands() && !operands.is_empty();
-        if writes && !self.memory.is_empty() {
+        if attribute(graph, id).is_some() {
+            return self.attribute(id, position, target, &effects);
+        }
+        if !effects.writes.is_empty() && !self.memory.is_empty() {
             if graph.node(id).region != RegionId::ROOT {
                 return undecided(id, "writes memory inside a region");
             }
             return self.writing_call(id, position, target, &effects);
         }
-        if let (Alias::Of(index), true) = (effects.alias, self.memory.is_live(id, position)) {
+        if let Alias::Of(index) = effects.alias
+            && (self.memory.is_live(id, position) || self.is_flown_into(operands.get(index as usize)))
+        {
             return self.view_of_memory(id, position, target, index as usize);
-        }
-        if effects.alias == Alias::Any && !operands.is_empty() && self.memory.is_live(id, position) {
-            return undecided(id, "may be a view of any operand, and that memory is written");
         }
         let val = self.pure(id, target, &effects)?;
         self.set(id, val);
@@ -441,6 +480,32 @@ impl<'g> Walk<'g, '_> {
         {
             self.in_flight[id.index()] = self.part_in_flight(id, base);
         }
+        if self.memory.is_live(id, position) {
+            self.place_result(id, val, &effects)?;
+        }
+        Ok(())
+    }
+
+    /// An attribute of the module: one memory, however often it is read.
+    fn attribute(&mut self, id: NodeId, position: usize, target: Name, effects: &Effects) -> Step {
+        if let Some(&index) = self.attributes.get(&target) {
+            let first = self.found.attributes[index].0;
+            if let Some(place) = self.memory.place(first) {
+                self.memory.set_view(self.context, id, place, first);
+            } else if self.memory.is_loose(first) {
+                let val = self.read(first, id)?;
+                self.set(id, val);
+                return self.loose_view(id, val, val, &[first]);
+            }
+            let val = self.read(first, id)?;
+            self.set(id, val);
+            self.in_flight[id.index()] = self.in_flight[first.index()];
+            return Ok(());
+        }
+        let val = self.pure(id, target, effects)?;
+        self.set(id, val);
+        self.attributes.insert(target, self.found.attributes.len());
+        self.found.attributes.push((id, val, val));
         if self.memory.is_live(id, position) {
             self.allocate(id, val)?;
         }
@@ -453,18 +518,24 @@ impl<'g> Walk<'g, '_> {
         let element = element_index(graph, id);
         // A view that leaves memory behind keeps what is in flight into it.
         if let Some(place) = self.memory.place(base) {
-            let storages = match (self.context.value(place), element) {
-                (Value::Tuple(parts), Some(index)) => {
-                    let part = parts.get(index as usize).copied().unwrap_or(place);
-                    self.memory.storages_of(self.context, part)
-                }
-                _ => self.memory.storages_of_node(self.context, base),
+            let part = match (self.context.value(place), element) {
+                (Value::Tuple(parts), Some(index)) => parts.get(index as usize).copied(),
+                _ => None,
             };
-            let pending = storages.into_iter().find_map(|storage| self.memory.storage_mut(storage).pending);
-            if let Some(pending) = pending {
+            let pending = match part {
+                Some(part) => self.memory.pending_in(self.context, part),
+                None => self.memory.pending_at(self.context, base),
+            };
+            if let Some(&pending) = pending.first() {
                 return (pending, 1);
             }
         }
+        self.inherited_in_flight(id, base)
+    }
+
+    /// As [`Self::part_in_flight`], of a view that has a place: what is in flight into that is found by the place.
+    fn inherited_in_flight(&self, id: NodeId, base: NodeId) -> (u32, u32) {
+        let element = element_index(self.found.graph, id);
         let (first, count) = self.in_flight[base.index()];
         match element {
             Some(index) if count > 1 && index < count => (first + index, 1),
@@ -518,6 +589,7 @@ impl<'g> Walk<'g, '_> {
     fn pure(&mut self, id: NodeId, target: Name, effects: &Effects) -> Step<Val> {
         self.read_operands(id)?;
         let count = self.operands.len();
+        self.add_placement(id, effects)?;
         let key = self.key_with_state(id, target, effects.fence);
         // Equal values may lie otherwise.
         if self.class(target).only_views && self.view_cannot_be(id) && !self.context.is_loose_view(key, self.role) {
@@ -530,7 +602,10 @@ impl<'g> Walk<'g, '_> {
             return Ok(result);
         }
         let operands = std::mem::take(&mut self.operands);
-        let meaning = self.meaning(id, target, &operands[..count]);
+        let meaning = match effects.placement {
+            Placement::Unseen => self.meaning(id, target, &operands[..count]),
+            Placement::Strides | Placement::Place => None,
+        };
         self.operands = operands;
         let graph = self.found.graph;
         let val = match meaning {
@@ -607,6 +682,10 @@ impl<'g> Walk<'g, '_> {
         for index in 0..self.found.inputs.len() {
             let (id, _) = self.found.inputs[index];
             self.found.inputs[index].1 = self.read(id, id)?;
+        }
+        for index in 0..self.found.attributes.len() {
+            let (id, ..) = self.found.attributes[index];
+            self.found.attributes[index].2 = self.read(id, id)?;
         }
         Ok(self.found)
     }

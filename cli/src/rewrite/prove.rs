@@ -43,7 +43,7 @@ pub fn prove(
         } else {
             format!("more than {MOST_NODES} nodes; --verify proves it all the same")
         };
-        return Ok(ProofReport::NotTried(because));
+        return Ok(ProofReport::NotTried { because });
     };
     let views = |pass: &Pass| matches!(pass, Pass::Bucket(options) if options.unpack == Unpack::Views);
     let options = Options {
@@ -53,7 +53,9 @@ pub fn prove(
     let before = Some(Source { file: label, document, graph: index });
     let name = &source.name;
     match check::prove_with(source, result, options) {
-        Verdict::Equal(_) => Ok(ProofReport::Equal),
+        Verdict::Equal(proof) => {
+            Ok(ProofReport::Equal { assumptions: proof.assumptions.iter().map(ToString::to_string).collect() })
+        }
         Verdict::Different(found) => match *found {
             Difference { what: What::IllFormed(Side::Before), before: term, .. } if job.verify.is_some() => {
                 let place = term.node.as_deref().and_then(|node| before?.point_at(node));
@@ -61,7 +63,7 @@ pub fn prove(
                 Err(InputFault::of_place(&place, format!("graph `{name}` is not well-formed: {term}")).into())
             }
             Difference { what: What::IllFormed(Side::Before), before: term, .. } => {
-                Ok(ProofReport::CannotDecide(format!("the source is not well-formed: {term}")))
+                Ok(ProofReport::CannotDecide { because: format!("the source is not well-formed: {term}") })
             }
             _ => bail!(
                 "{label}: graph `{name}`: the result does not compute what the source does, or not provably. That is a \
@@ -75,6 +77,6 @@ pub fn prove(
                 proof::undecided(&found, before, None)
             )
         }
-        Verdict::CannotDecide(found) => Ok(ProofReport::CannotDecide(format!("cannot decide: {found}"))),
+        Verdict::CannotDecide(found) => Ok(ProofReport::CannotDecide { because: format!("cannot decide: {found}") }),
     }
 }

@@ -126,12 +126,19 @@ pub struct GraphReport {
 
 /// Whether the result is proven to compute what the graph did.
 #[derive(Debug, Serialize)]
-#[serde(tag = "verdict", content = "because", rename_all = "snake_case")]
+#[serde(tag = "verdict", rename_all = "snake_case")]
 pub enum ProofReport {
-    Equal,
+    Equal {
+        /// What has to hold of operators that nothing describes.
+        assumptions: Vec<String>,
+    },
     /// It was not tried.
-    NotTried(String),
-    CannotDecide(String),
+    NotTried {
+        because: String,
+    },
+    CannotDecide {
+        because: String,
+    },
 }
 
 /// The whole JSON document.
@@ -195,7 +202,7 @@ impl GraphReport {
             dropped_wishes: merges().flat_map(|merge| merge.dropped_wishes.iter().cloned()).collect(),
             no_device_data: plans.iter().any(|(_, plan)| lacks_devices(graph, plan)),
             remarks: remarks(graph, &before, &plans, &buckets),
-            proof: ProofReport::NotTried(String::new()),
+            proof: ProofReport::NotTried { because: String::new() },
             warnings: Vec::new(),
             passes: passes
                 .iter()
@@ -209,7 +216,7 @@ impl GraphReport {
 
     /// Adds what came of the proof; that nothing did deserves attention.
     pub fn take_proof(&mut self, proof: ProofReport) {
-        if let ProofReport::CannotDecide(because) = &proof {
+        if let ProofReport::CannotDecide { because } = &proof {
             self.warnings.push(format!("graph `{}`: the result is not proven: {because}", self.graph));
         }
         self.proof = proof;

@@ -64,10 +64,11 @@ pub fn summary(report: &GraphReport) -> Vec<String> {
         );
     }
     lines.push(match &report.proof {
-        ProofReport::Equal => "  proven equal".to_owned(),
-        ProofReport::NotTried(because) => format!("  not proven: {because}"),
+        ProofReport::Equal { assumptions } if assumptions.is_empty() => "  proven equal".to_owned(),
+        ProofReport::Equal { assumptions } => format!("  proven equal, if {}", assumptions.join(" and ")),
+        ProofReport::NotTried { because } => format!("  not proven: {because}"),
         // The warning has all of it.
-        ProofReport::CannotDecide(_) => "  not proven: cannot decide".to_owned(),
+        ProofReport::CannotDecide { .. } => "  not proven: cannot decide".to_owned(),
     });
     lines
 }

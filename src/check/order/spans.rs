@@ -5,9 +5,9 @@
 
 use super::Disorder;
 use super::source::InSource;
+use crate::check::effects::Fence;
 use crate::check::launches::Assignment;
 use crate::check::walk::Walked;
-use crate::ir::optable::Fence;
 use crate::ir::{Graph, NodeId, Op, RegionId, Strength};
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;

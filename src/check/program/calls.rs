@@ -1,10 +1,11 @@
 //! Moves and calls.
 
 use super::{Play, Player, different, undecided};
+use crate::check::effects::{Alias, Fence};
 use crate::check::layout;
 use crate::check::terms::{Context, Tensor, Term, Val, Value, constant};
 use crate::check::walk::Walked;
-use crate::ir::optable::{Alias, Fence, split_target};
+use crate::ir::optable::split_target;
 use crate::ir::{Arg, Graph, NodeId, Op};
 use crate::program::{Buffer, BufferId, BufferKind, Compute, Layout, Made, Moves, Operand, Program, Segment, View};
 use hashbrown::HashMap;

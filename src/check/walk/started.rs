@@ -246,7 +246,8 @@ impl Walk<'_, '_> {
             // What has no bytes is in no storage, and nobody can read it.
             self.found.pending[pending as usize + index].waited |= storages.is_empty();
             for storage in storages {
-                self.memory.storage_mut(storage).pending = Some(pending + index as u32);
+                let waited = |pending: u32| self.found.pending[pending as usize].waited;
+                self.memory.add_pending(storage, place, pending + index as u32, waited);
             }
             places.push(place);
         }

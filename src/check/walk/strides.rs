@@ -1,12 +1,13 @@
 //! Where values lie in memory: which operators copy, and which memory a value is in.
 
 use super::Walk;
+use crate::check::effects::Alias;
 use crate::check::flat::{Flat, Piece};
 use crate::check::int::{Int, ONE, ZERO};
 use crate::check::layout::{self, tensor_of};
 use crate::check::pattern::{self, Pattern};
 use crate::check::terms::{Tensor, Term, Val, Value, element, shape_of};
-use crate::ir::optable::{Alias, element_index, split_target};
+use crate::ir::optable::{element_index, split_target};
 use crate::ir::{Name, NodeId, Op, TensorType};
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
@@ -67,7 +68,7 @@ impl Walk<'_, '_> {
     }
 
     /// A value by places in the memory that it is a view of, which is taken to lie as its type says.
-    fn by_strides(&mut self, id: NodeId, depth: u32) -> Option<Tensor> {
+    pub(super) fn by_strides(&mut self, id: NodeId, depth: u32) -> Option<Tensor> {
         let graph = self.found.graph;
         let base = graph.operands(id).first().copied().filter(|_| self.found.effects.get(id).is_view());
         let part = base.is_some_and(|base| !self.found.effects.get(base).is_view() && graph.tensor(base).is_none());

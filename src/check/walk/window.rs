@@ -2,6 +2,7 @@
 
 use super::strides::copies_by_layout;
 use super::{Step, Walk};
+use crate::check::effects::Placement;
 use crate::check::terms::Value;
 use crate::ir::optable::split_target;
 use crate::ir::{Name, NodeId};
@@ -12,7 +13,8 @@ impl Walk<'_, '_> {
     pub(super) fn window_of_memory(&mut self, id: NodeId, target: Name, index: usize) -> Step<bool> {
         let graph = self.found.graph;
         let (_, operator, _) = split_target(graph.text(target));
-        if copies_by_layout(operator) || self.class(target).only_views {
+        let placed = self.found.effects.get(id).placement != Placement::Unseen;
+        if placed || copies_by_layout(operator) || self.class(target).only_views {
             return Ok(false);
         }
         let base = graph.operands(id)[index];
@@ -34,7 +36,7 @@ impl Walk<'_, '_> {
             return Ok(false);
         }
         self.set(id, val);
-        self.in_flight[id.index()] = self.part_in_flight(id, base);
+        self.in_flight[id.index()] = self.inherited_in_flight(id, base);
         self.memory.set_view(self.context, id, view, base);
         Ok(true)
     }

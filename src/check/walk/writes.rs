@@ -1,71 +1,81 @@
 //! Calls that write memory.
 
 use super::{Step, Walk, undecided};
+use crate::check::effects::{Alias, Effects, has_memory};
 use crate::check::int::Int;
 use crate::check::layout::{self, tensor_of};
 use crate::check::terms::{Tensor, Term, Val, Value};
-use crate::ir::optable::{Alias, Effects, Fence, split_target};
-use crate::ir::{Arg, Name, NodeId};
+use crate::ir::optable::split_target;
+use crate::ir::{Arg, Name, NodeId, Type};
 
 impl Walk<'_, '_> {
     pub(super) fn writing_call(&mut self, id: NodeId, position: usize, target: Name, effects: &Effects) -> Step {
         let graph = self.found.graph;
         let operands = graph.operands(id);
         self.read_operands(id)?;
+        let count = self.operands.len();
+        self.add_placement(id, effects)?;
+        self.add_overlaps(id)?;
         let key = self.key_with_state(id, target, effects.fence);
-        let written: Vec<usize> = if effects.fence == Fence::Full {
-            (0..operands.len()).collect()
-        } else {
-            effects.writes.iter().map(|&index| index as usize).collect()
-        };
-        let known = self.known_write(id, target, written.len());
+        self.operands.truncate(count);
+        if effects.reshapes {
+            self.note_foreign(id, key);
+            return self.reshaped(id, position, key);
+        }
+        let written: Vec<usize> = effects.writes.iter().map(|&index| index as usize).collect();
+        let known = if effects.may { None } else { self.known_write(id, target, written.len()) };
         if known.is_none() {
             self.note_foreign(id, key);
         }
         let mut places = Vec::with_capacity(written.len());
-        for (part, &index) in written.iter().enumerate() {
-            let node = operands[index];
-            let Some(place) = self.memory.place(node) else {
-                if self.context.tensor(self.found.vals[node.index()]).is_none() {
-                    continue;
-                }
-                return undecided(id, format!("writes `{}`, whose memory is not followed", graph.name_of(node)));
-            };
-            let value = known.as_ref().and_then(|known| known.get(part).cloned()).or_else(|| {
-                let val = self.context.whole(Term::Part(key, part as u32), graph.type_of(node));
-                tensor_of(self.context, val)
-            });
-            self.note_hazards(id, place);
-            let done = value.and_then(|value| self.memory.write(self.context, place, &value));
-            if done.is_none() {
-                return undecided(id, format!("what it writes to `{}`", graph.name_of(node)));
-            }
-            places.push(place);
+        for (part, &index) in written.iter().enumerate().filter(|(_, index)| has_memory(graph, operands[**index])) {
+            let value = known.as_ref().and_then(|known| known.get(part).cloned());
+            self.write_operand(id, operands[index], key, part as u32, value)?;
+            places.extend(self.memory.place(operands[index]));
         }
-        let result = match (effects.alias, places.as_slice()) {
-            (Alias::Of(_), &[place]) => Some(place),
-            (Alias::Written | Alias::Any, [_, ..]) if effects.fence != Fence::Full => {
-                Some(self.context.intern(Value::Tuple(places.clone())))
-            }
+        let place = match effects.alias {
+            Alias::Of(index) => self.memory.place(operands[index as usize]),
+            Alias::Written if places.len() == written.len() => Some(self.context.intern(Value::Tuple(places))),
             _ => None,
         };
-        let val = match result {
-            Some(place) => {
-                match written.as_slice() {
-                    &[index] => self.memory.set_view(self.context, id, place, operands[index]),
-                    _ => self.memory.set_place(id, place),
-                }
-                match self.memory.read(self.context, place) {
-                    Some(val) => val,
-                    None => return undecided(id, "what it wrote"),
-                }
-            }
-            None => self.context.whole(Term::Call(key), graph.type_of(id)),
+        let Some(place) = place else {
+            let val = self.context.whole(Term::Call(key), graph.type_of(id));
+            self.set(id, val);
+            return if self.memory.is_live(id, position + 1) { self.place_result(id, val, effects) } else { Ok(()) };
         };
+        match effects.alias {
+            Alias::Of(index) => self.memory.set_view(self.context, id, place, operands[index as usize]),
+            _ => self.memory.set_place(id, place),
+        }
+        let Some(val) = self.memory.read(self.context, place) else { return undecided(id, "what it wrote") };
         self.set(id, val);
-        let shared = effects.fence == Fence::Full && graph.tensor(id).is_some();
-        if shared && self.memory.is_live(id, position + 1) {
-            return undecided(id, "its result may share memory that is written later");
+        Ok(())
+    }
+
+    /// Writes one operand: a value that is known, or what the call makes of it.
+    fn write_operand(&mut self, id: NodeId, node: NodeId, key: u32, part: u32, value: Option<Tensor>) -> Step {
+        let graph = self.found.graph;
+        let unfollowed = format!("what it writes to `{}`", graph.name_of(node));
+        let Some(place) = self.memory.place(node) else {
+            self.make_loose(id, node)?;
+            let val = self.context.whole(Term::Part(key, part), graph.type_of(node));
+            self.memory.write_loose(self.context, node, val);
+            return Ok(());
+        };
+        self.note_hazards(id, place);
+        let parts = match (self.context.value(place), graph.type_of(node)) {
+            (Value::Tuple(parts), Type::Tuple(types)) => parts.iter().copied().zip(types).collect(),
+            _ => vec![(place, graph.type_of(node))],
+        };
+        for (index, (place, ty)) in parts.into_iter().enumerate() {
+            let number = (index as u32) << 16 | part;
+            let value = value.clone().or_else(|| {
+                let val = self.context.whole(Term::Part(key, number), ty);
+                tensor_of(self.context, val)
+            });
+            if value.and_then(|value| self.memory.write(self.context, place, &value)).is_none() {
+                return undecided(id, unfollowed);
+            }
         }
         Ok(())
     }
@@ -99,7 +109,10 @@ impl Walk<'_, '_> {
     /// What a call writes, where that is known: one tensor for each operand written, in the shape of that operand.
     fn known_write(&mut self, id: NodeId, target: Name, count: usize) -> Option<Vec<Tensor>> {
         let graph = self.found.graph;
-        let (_, operator, overload) = split_target(graph.text(target));
+        let (namespace, operator, overload) = split_target(graph.text(target));
+        if !matches!(namespace, "" | "aten" | "prims" | "fsdp" | "method" | "torch") {
+            return None;
+        }
         let args = graph.args_of(id);
         let tensor = |walk: &Self, place: usize| tensor_of(walk.context, *walk.operands.get(place)?);
         match (operator, overload) {
@@ -129,7 +142,7 @@ impl Walk<'_, '_> {
                 let fits = from.shape[dim].is(total) && parts.len() == count && self.outs_fit(id, &parts);
                 fits.then_some(parts)
             }
-            ("_foreach_copy_", _) => self.foreach_copy(count),
+            ("_foreach_copy_", _) => self.foreach_copy(id, count),
             _ => None,
         }
     }
@@ -150,7 +163,14 @@ impl Walk<'_, '_> {
         fit && index == parts.len()
     }
 
-    fn foreach_copy(&mut self, count: usize) -> Option<Vec<Tensor>> {
+    /// The copies are made one after the other, or at once: it has to be the same.
+    fn foreach_copy(&mut self, id: NodeId, count: usize) -> Option<Vec<Tensor>> {
+        let places: Vec<Option<Val>> =
+            self.found.graph.operands(id).iter().map(|&operand| self.memory.place(operand)).collect();
+        let (into, from) = places.split_at(count.min(places.len()));
+        if self.memory.any_overlap(self.context, into, from) {
+            return None;
+        }
         let tensors: Option<Vec<Tensor>> =
             self.operands.iter().map(|&operand| tensor_of(self.context, operand)).collect();
         let tensors = tensors.filter(|tensors| tensors.len() == 2 * count)?;

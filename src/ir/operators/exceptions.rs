@@ -42,6 +42,8 @@ const ALIASES: &[(&str, &str, &[&str], &str)] = &[
     ("aten", "_grad_sum_to_size", &["self"], "the argument itself where the size is the wanted one"),
     ("aten", "cpu", &["self"], "the argument itself where it is there already"),
     ("aten", "cuda", &["self"], "the argument itself where it is there already"),
+    ("aten", "flatten_dense_tensors", &["tensors"], "of one tensor, a view"),
+    ("aten", "unflatten_dense_tensors", &["flat"], "views"),
     ("aten", "broadcast_tensors", &["tensors"], "expanded views"),
     ("aten", "meshgrid", &["tensors"], "expanded views"),
     ("aten", "einsum", &["tensors"], "a permuted view where nothing is summed"),
@@ -49,14 +51,19 @@ const ALIASES: &[(&str, &str, &[&str], &str)] = &[
     ("aten", "pixel_unshuffle", &["self"], "a view where the factor is one"),
     ("aten", "channel_shuffle", &["self"], "a view where there is one group"),
     ("aten", "native_channel_shuffle", &["self"], "a view where there is one group"),
-    ("aten", "dequantize", &["self", "tensors", "qtensor"], "the argument itself where it is not quantised"),
+    (
+        "aten",
+        "dequantize",
+        &["self", "tensors", "qtensor", "qtensors"],
+        "the argument itself where it is not quantised",
+    ),
     ("aten", "atleast_1d", &["self", "tensors"], "a view, or the argument itself"),
     ("aten", "atleast_2d", &["self", "tensors"], "a view, or the argument itself"),
     ("aten", "atleast_3d", &["self", "tensors"], "a view, or the argument itself"),
     ("aten", "data", &["self"], "the same memory without its history"),
     ("aten", "to_dense_backward", &["grad"], "the gradient itself where it is dense"),
     ("aten", "histogramdd", &["bins"], "hands the bins on"),
-    ("aten", "sorted", &["input"], "the rows in another order"),
+    ("aten", "sorted", &["input", "self"], "the rows in another order"),
     ("aten", "_pack_sequence", &["output", "batch_sizes", "sorted_indices", "unsorted_indices"], "hands them on"),
     ("aten", "_saturate_weight_to_fp16", &["weight"], "the argument itself where nothing is saturated"),
     ("aten", "_remove_batch_dim", &["self"], "the tensor inside of a batched one"),
@@ -69,6 +76,7 @@ const ALIASES: &[(&str, &str, &[&str], &str)] = &[
     ("aten", "gru", &["hx"], "the state itself for a sequence of no steps"),
     ("aten", "lstm", &["hx"], "the state itself for a sequence of no steps"),
     ("fsdp", "all_gather_copy_in", &["all_gather_output"], "the output, and its slot of this rank"),
+    ("quantized", "dropout", &["self"], "the argument itself: it drops nothing"),
     ("inductor", "_alloc_from_pool", &["self"], "a part of the pool"),
     ("inductor", "_reinterpret_tensor", &["self"], "the same storage under other strides"),
     ("export", "access_subclass_inner_tensor", &["src_subclass_tensor"], "a tensor that the argument holds"),
@@ -269,6 +277,11 @@ impl Extra {
             sees: sees(base),
             sees_for_dtype: base == "view",
         }
+    }
+
+    /// For a form that writes its result into a given tensor.
+    pub fn is_out(&mut self) {
+        self.aliases = None;
     }
 
     /// Adds to what the schema says.

@@ -43,8 +43,13 @@ impl Entry {
     fn of(row: &table::Row<'_>) -> Self {
         let mut parts = row.name.split('.');
         let mut part = || parts.next().unwrap_or("");
-        let extra = exceptions::Extra::of(part(), part());
-        Self { signature: row.signature(), extra, is_out: row.name.ends_with("out") }
+        let mut extra = exceptions::Extra::of(part(), part());
+        let is_out = part().ends_with("out");
+        if is_out {
+            // The result is what was written to, whatever it would be otherwise.
+            extra.is_out();
+        }
+        Self { signature: row.signature(), extra, is_out }
     }
 
     /// What a call of it does; `None` if the arguments are not for it.
@@ -64,6 +69,18 @@ impl Entry {
         let quiet = effects.writes.is_empty() && effects.fence == Fence::Free;
         Some(effects.alias).filter(|alias| quiet && matches!(alias, Alias::Fresh | Alias::Of(0)))
     }
+}
+
+/// What a call does by one line of the table of PyTorch's operators, or by a line that was changed: what the table is held
+/// against another reading by.
+#[must_use]
+pub fn read_row(line: &str, args: &Args) -> Option<Effects> {
+    Entry::of(&table::Row::of(line)).effects(args, Form::Schema)
+}
+
+/// The lines of the table.
+pub fn table_rows() -> impl Iterator<Item = &'static str> {
+    table::lines()
 }
 
 /// Looks operators up and remembers what it found: a graph calls few operators, with many argument lists.

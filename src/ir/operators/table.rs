@@ -19,7 +19,7 @@ pub(super) struct Row<'t> {
 }
 
 impl<'t> Row<'t> {
-    fn of(line: &'t str) -> Self {
+    pub fn of(line: &'t str) -> Self {
         let mut columns = line.split('\t');
         let mut next = || columns.next().unwrap_or("");
         Self { name: next(), arguments: next(), results: next(), flags: next() }
@@ -99,6 +99,11 @@ pub(super) fn overloads(namespace: &str, base: &str) -> Vec<Row<'static>> {
         rows.retain(|row| !row.is_script());
     }
     rows
+}
+
+/// Every line.
+pub(super) fn lines() -> impl Iterator<Item = &'static str> {
+    TORCH.lines()
 }
 
 /// Every overload.
