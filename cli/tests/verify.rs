@@ -78,6 +78,19 @@ fn swapped_results_are_shown_with_both_terms_and_both_lines() {
 }
 
 #[test]
+fn what_a_proof_assumes_of_an_unknown_operator_is_said() {
+    let text = format!("{}u = mylib.two.default(x) : f32[4]\noutput(w, v, u)\n", PAIR.replace("output(w, v)\n", ""));
+    let folder = Folder::with("before.txt", &text);
+    folder.run("rewrite before.txt -o after.txt").expect(0, &["proven equal, if `mylib.two` does not communicate"]);
+    let verify = "verify before.txt after.txt";
+    assert!(folder.run(verify).expect(0, &[]).out().contains("\n  if `mylib.two` does not communicate"));
+    let ran = folder.run(&format!("{verify} --json")).expect(0, &[]);
+    let json: serde_json::Value = serde_json::from_str(ran.out()).unwrap();
+    let assumed = &json["graphs"][0]["proof"]["assumptions"][0];
+    assert_eq!((&assumed["operator"], &assumed["assumed"]), (&"mylib.two".into(), &"does not communicate".into()));
+}
+
+#[test]
 fn json_holds_the_verdicts() {
     let folder = rewritten(PAIR);
     let json = |code| -> serde_json::Value {
