@@ -286,6 +286,8 @@ impl Extra {
 
     /// Adds to what the schema says.
     pub fn amend(&self, bound: &Bound<'_, '_>, mut effects: Effects) -> Effects {
+        // What is given as `out` is the result, whatever memory the same operator hands on without it.
+        let gives_written = matches!(effects.alias, Alias::Of(index) if effects.writes.contains(&index));
         if let Some(trains) = self.trains
             && bound.get(&[trains]) != Some(&Arg::Bool(false))
         {
@@ -297,7 +299,9 @@ impl Extra {
         if self.writes_nothing {
             effects.writes.clear();
         }
-        if let Some(parameters) = self.aliases {
+        if let Some(parameters) = self.aliases
+            && !gives_written
+        {
             effects.alias = alias_of(&bound.operands(|p| parameters.contains(&&*p.name)), &effects.writes);
         }
         if self.joins {
