@@ -139,7 +139,7 @@ class Builder:
 
     def fresh(self, base):
         base = re.sub(r"\W", "_", base).strip("_") or "value"
-        number = self.count[base]
+        number = self.count[base] = max(self.count[base], keyword.iskeyword(base))
         self.count[base] += 1
         return f"{base}_{number}" if number else base
 
@@ -251,7 +251,8 @@ class Builder:
             exec(text, {x.name: x.tensor, y.name: y.tensor})
         except Exception as error:
             raise Skip from error
-        self.lines.append(text)
+        # As FX prints it: the statement has a name, too.
+        self.lines.append(f"{text};  {self.fresh('iadd' if '=' in text.split('[')[0] else 'setitem')} = {x.name}")
 
     def step(self):
         kinds = list(self.kinds)
