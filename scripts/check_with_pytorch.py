@@ -19,8 +19,11 @@ the graph uses. Each pair is run twice over:
 
 Compared on every rank: structure of the outputs, values, dtype, shape, strides,
 the inputs left behind, and which outputs share storage. LIST has one pair a line:
-BEFORE AFTER [CASE]. `{rank}` in AFTER stands for the rank, for rank-specific text;
-.gz files are read directly. Without a case, world size and groups are inferred.
+BEFORE AFTER [CASE]. `{rank}` in AFTER, or in both, stands for the rank, for
+rank-specific text; .gz files are read directly. Without a case, world size and
+groups are inferred. Graphs that a graph calls (`cond`, `invoke_subgraph`) are the
+classes inside its class. A group that a mesh gives is the case's first one. Custom
+operators are defined by --operators FILE, Python that each rank runs first.
 
 Exit code: 0 all ok, 1 a difference was found, 2 bad usage or a graph that does
 not run before the rewrite (SKIP).
@@ -74,6 +77,26 @@ SYMPY = {
 # ---------------------------------------------------------------- reading text
 
 
+# Operators that call graphs or look up groups, and what stands in for them in the scope of the text.
+CALLS = {
+    "torch.ops.higher_order.cond": "__cond__",
+    "torch.ops.higher_order.invoke_subgraph": "__invoke__",
+    "torch.ops.higher_order.auto_functionalized_v2": "__functionalized__",
+    "torch.ops._dtensor.mesh_get_process_group.default": "__group__",
+}
+
+
+def functionalized(operator, _all_bases=(), **given):
+    """Calls an operator that writes on copies of what it writes, as Inductor's operator of this name does."""
+    copies = [base.clone() for base in _all_bases]
+    args = {}
+    for argument in operator._schema.arguments:
+        index = given.get(f"_{argument.name}_base_index")
+        args[argument.name] = given.get(argument.name) if index is None else copies[index]
+    out = operator(**args)
+    return (*out, *copies) if isinstance(out, tuple) else (out, *copies)
+
+
 class Graph:
     """What the parent sends to a rank: compiled code and the declared inputs."""
 
@@ -84,6 +107,8 @@ class Graph:
         text = re.sub(r"\x1b\[[0-9;]*m", "", text)
         text = re.sub(r"(?m)^[VIWE]\d{4} \S+ \d+ \S+\] (\[[^\]]*\] ?)*", "", text)
         text = re.sub(r"(?m)^class .*?(?=\(torch\.nn\.Module\):)", "class GraphModule", text)
+        for operator, stand_in in CALLS.items():
+            text = text.replace(operator + "(", stand_in + "(")
         if as_cpu:
             text = re.sub(r"device\(type='cuda'(, index=\d+)?\)", "device(type='cpu')", text)
             text = re.sub(r"\]cuda(:\d+)?\"", ']cpu"', text)
@@ -91,8 +116,11 @@ class Graph:
         self.inductor = bool(re.search(r"torch\.ops\.(bucketing|inductor|prims\.(?!convert_element_type\b))", text))
         tree = ast.parse(text)
         self.plain = marshal.dumps(compile(tree, path, "exec"))
-        funcs = [n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef)]
+        classes = [n for n in tree.body if isinstance(n, ast.ClassDef)]
+        body = classes[-1].body if classes else tree.body
+        funcs = [n for n in body if isinstance(n, ast.FunctionDef)]
         func = next((f for f in reversed(funcs) if f.name == "forward"), funcs[-1])
+        self.bodies = [n.name for n in body if isinstance(n, ast.ClassDef)]
         self.func = func.name
         self.is_method = bool(func.args.args) and func.args.args[0].arg == "self"
         declared = {n.target.id: n.annotation.value for n in func.body
@@ -232,9 +260,9 @@ class Opaque:
         return f"<opaque {self.name}>"
 
 
-def make_input(name, note, notes, seed, rank, int_limit):
+def make_input(name, note, notes, seed, rank, int_limit, group=None):
     if note is None:
-        return Opaque(name)
+        return group if group and name.startswith("mesh_get_process_group") else Opaque(name)
     want = notes(note)
     if isinstance(want, int):
         return want
@@ -403,8 +431,11 @@ class OrderedCollectives(TorchDispatchMode):
 class Rank:
     """Answers the parent's requests, one phase of one pair at a time."""
 
-    def __init__(self, rank, world, store, timeout):
+    def __init__(self, rank, world, store, timeout, operators):
         torch.set_num_threads(1)
+        if operators:
+            with open(operators) as f:
+                exec(compile(f.read(), operators, "exec"), {"torch": torch})
         dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=world,
                                 timeout=datetime.timedelta(seconds=timeout))
         self.rank, self.made, self.names = rank, {}, {}
@@ -435,7 +466,13 @@ class Rank:
 
     def run(self, which, path, int_limit):
         g = self.graphs[which]
-        make = lambda name, note: make_input(name, note, self.notes, self.seed, self.rank, int_limit)
+        group = next(iter(self.names), None)
+
+        def make(name, note):
+            # What may decide a branch is the same on all ranks, as collectives in branches need.
+            single = g["bodies"] and note is not None and re.match(r"\w+\[1?\]", note)
+            return make_input(name, note, self.notes, self.seed, 0 if single else self.rank, int_limit, group)
+
         inputs = []
         for name, note in g["inputs"]:
             x = make(name, note)
@@ -450,6 +487,9 @@ class Rank:
         scope = {
             "torch": torch, "device": torch.device, "inf": math.inf, "nan": math.nan, "math": math,
             "NoneType": type(None), "__check__": check,
+            "__cond__": lambda taken, yes, no, args: (yes if bool(taken) else no)(*args),
+            "__invoke__": lambda body, name, *args: body(*args),
+            "__functionalized__": functionalized, "__group__": lambda mesh, dim: group,
             "fx_pytree": types.SimpleNamespace(tree_flatten_spec=lambda tree, spec: tree),
             "pytree": types.SimpleNamespace(tree_unflatten=lambda leaves, spec: leaves),
         }
@@ -457,6 +497,8 @@ class Rank:
         this = types.SimpleNamespace(_in_spec=None, _out_spec=None)
         for name, note in g["attributes"].items():
             setattr(this, name, make("self." + name, note))
+        for name in g["bodies"]:
+            setattr(this, name, getattr(scope["GraphModule"], name)())
         func = getattr(scope["GraphModule"], g["func"]) if g["is_method"] else scope[g["func"]]
         call = list(inputs)
         if g["joint"] is not None:
@@ -555,7 +597,7 @@ def difference(x, y):
     return diff.max().item() / max(scale, 1e-300), diff.max().item()
 
 
-def rank_main(rank, world, store, timeout, pipe):
+def rank_main(rank, world, store, timeout, operators, pipe):
     me = None
     while True:
         try:
@@ -563,7 +605,7 @@ def rank_main(rank, world, store, timeout, pipe):
         except EOFError:
             os._exit(0)
         try:
-            me = me or Rank(rank, world, store, timeout)
+            me = me or Rank(rank, world, store, timeout, operators)
             pipe.send((True, getattr(me, request[0])(*request[1:])))
         except Exception as e:
             text = " ".join(str(e).split())
@@ -580,7 +622,7 @@ class Failed(Exception):
 class Pool:
     """The ranks of one world size, kept for all pairs of that size."""
 
-    def __init__(self, world, timeout):
+    def __init__(self, world, timeout, operators):
         self.timeout, self.grace = timeout, min(10, timeout)
         self.folder = tempfile.TemporaryDirectory()
         context = multiprocessing.get_context("fork")
@@ -588,7 +630,7 @@ class Pool:
         for rank in range(world):
             mine, theirs = context.Pipe()
             p = context.Process(target=rank_main, daemon=True,
-                                args=(rank, world, os.path.join(self.folder.name, "store"), timeout, theirs))
+                                args=(rank, world, os.path.join(self.folder.name, "store"), timeout, operators, theirs))
             p.start()
             theirs.close()
             self.pipes.append(mine)
@@ -635,7 +677,7 @@ class Checker:
 
     def pool(self, world):
         if world not in self.pools or self.pools[world].dead:
-            self.pools[world] = Pool(world, self.options.timeout)
+            self.pools[world] = Pool(world, self.options.timeout, self.options.operators)
         return self.pools[world]
 
     def graph(self, path):
@@ -648,15 +690,18 @@ class Checker:
     def check(self, before_path, after_path, case_path):
         """(status, text)"""
         opt = self.options
-        before = self.graph(before_path)
         case = {}
         if case_path:
             with open(case_path) as f:
                 case = json.load(f)
+        first = self.graph(before_path.replace("{rank}", "0"))
+        before = first
         world = opt.world or case.get("world_size") or (max(before.sizes) if len(before.sizes) == 1 else 1)
         try:
             afters = [self.graph(after_path.replace("{rank}", str(r)))
                       for r in range(world if "{rank}" in after_path else 1)]
+            befores = [self.graph(before_path.replace("{rank}", str(r)))
+                       for r in range(world if "{rank}" in before_path else 1)]
         except (SyntaxError, StopIteration, AttributeError, IndexError) as e:
             return "FAIL", f"after is not Python that FX prints: {e}"
         if before.cuda or any(a.cuda for a in afters):
@@ -673,7 +718,8 @@ class Checker:
 
         send = lambda g: {k: v for k, v in vars(g).items() if k not in ("groups", "sizes", "ops", "symbols")}
         pool = self.pool(world)
-        load = lambda rank: ("load", {"before": send(before), "after": send(afters[rank % len(afters)])},
+        load = lambda rank: ("load", {"before": send(befores[rank % len(befores)]),
+                                      "after": send(afters[rank % len(afters)])},
                              groups, symbols, opt.seed)
         info = f"ranks={world} outputs={len(before.returned)} collectives={sum(before.ops.values())}"
         info += f"->{sum(n for k, n in afters[0].ops.items() if not k.startswith('_pre'))}"
@@ -746,6 +792,7 @@ def main():
                         help="kinds that are no failure: strides, aliasing, annotation, race")
     parser.add_argument("--symbols", default="", help="s0=4,s1=8; over those of the case")
     parser.add_argument("--int-limit", type=int, default=4, help="integer inputs are below this, or less if need be")
+    parser.add_argument("--operators", metavar="FILE", help="Python that defines custom operators")
     parser.add_argument("--as-cpu", action="store_true", help="run text for cuda on the CPU")
     parser.add_argument("--timeout", type=float, default=120, help="seconds for one run of one graph")
     options = parser.parse_args()
