@@ -177,3 +177,27 @@ fn an_unknown_operator_that_keeps_collectives_apart_is_named_and_a_declaration_f
         assert_eq!(launches(&rewritten(&declared).0), launched, "{schema}");
     }
 }
+
+#[test]
+fn nothing_moves_past_what_changes_how_the_rest_computes() {
+    let text = "x = input f32[4]; y = input f32[4]
+        g0 = all_reduce(x, sum, G0:2)
+        w0 = wait(g0)
+        mode = torch.amp.autocast_mode._enter_autocast('cpu')
+        b = relu(y)
+        off = torch.amp.autocast_mode._exit_autocast(mode)
+        g1 = all_reduce(b, sum, G0:2)
+        w1 = wait(g1)
+        output(w0, w1)";
+    let before = bucketeer::ir::text::parse(text).unwrap();
+    let (after, said) = rewritten(&before);
+    assert_eq!(launches(&after), 2, "{said:?}");
+    // The checker sees it by a reading of its own.
+    let moved = bucketeer::ir::text::parse(
+        &text
+            .replace("        b = relu(y)\n", "")
+            .replace("        mode = torch", "        b = relu(y)\n        mode = torch"),
+    );
+    assert!(matches!(bucketeer::check::prove(&before, &before), bucketeer::check::Verdict::Equal(_)));
+    assert!(!matches!(bucketeer::check::prove(&before, &moved.unwrap()), bucketeer::check::Verdict::Equal(_)));
+}

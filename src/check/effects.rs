@@ -76,6 +76,8 @@ pub(super) struct Effects {
     pub placement: Placement,
     /// Whether it changes which elements its first operand shows: `t_`, `resize_`, `set_`.
     pub reshapes: bool,
+    /// Whether what comes after it computes otherwise: autocast, default dtypes.
+    pub sets_mode: bool,
     /// Whether nothing describes it: what it does is only what it may do.
     pub may: bool,
 }
@@ -89,6 +91,7 @@ impl Effects {
             shape_only: false,
             placement: Placement::Unseen,
             reshapes: false,
+            sets_mode: false,
             may: false,
         }
     }
@@ -127,6 +130,7 @@ impl Effects {
         self.shape_only &= other.shape_only;
         self.placement = self.placement.max(other.placement);
         self.reshapes |= other.reshapes;
+        self.sets_mode |= other.sets_mode;
         self.may |= other.may;
         self
     }
@@ -229,7 +233,7 @@ fn of(reader: &Reader<'_>, graph: &Graph, id: NodeId, is_read: bool) -> Effects 
             match reader.unknown {
                 Unknown::Pure if effects.may => Effects::pure(),
                 Unknown::May if effects.may && effects.writes.is_empty() && !is_read => {
-                    Effects { fence: Fence::Full, ..effects }
+                    Effects { fence: Fence::Full, sets_mode: true, ..effects }
                 }
                 _ => effects,
             }

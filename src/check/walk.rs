@@ -149,6 +149,8 @@ pub(super) struct Walk<'g, 'c> {
     /// Splits by places in the memory they are views of.
     splits: HashMap<NodeId, Option<Val>, FxBuildHasher>,
     fences: u32,
+    /// The state that the last change of mode left, which every call after it depends on.
+    mode: Option<Val>,
     operands: Vec<Val>,
     /// Calls from this number on are not of the other graph.
     first_call: usize,
@@ -231,6 +233,7 @@ fn walk_with<'g>(
         attributes: HashMap::default(),
         splits: HashMap::default(),
         fences: 0,
+        mode: None,
         operands: Vec::new(),
         first_call,
     };
@@ -475,6 +478,9 @@ impl<'g> Walk<'g, '_> {
         }
         let val = self.pure(id, target, &effects)?;
         self.set(id, val);
+        if effects.sets_mode {
+            self.mode = Some(self.found.states[1]);
+        }
         if let Alias::Of(index) = effects.alias
             && let Some(&base) = operands.get(index as usize)
         {
@@ -555,6 +561,7 @@ impl<'g> Walk<'g, '_> {
             let region = context.whole(Term::Region(node.region.index() as u32), &Type::Unknown);
             self.operands.push(region);
         }
+        self.operands.extend(self.mode);
         context.intern_call(target, args, ty, &self.operands)
     }
 

@@ -13,7 +13,7 @@
 //!   what the wait made valid, so it stays below the wait. The wait of an in-place collective counts as a write, and what a
 //!   collective sends counts as read until its wait.
 //! - **Fences**: an operator that may communicate keeps its order with every collective and every other fence; random
-//!   operators keep their order among themselves.
+//!   operators keep their order among themselves. What changes how the rest computes (autocast) keeps its order with all.
 //! - **Inputs** keep their order among themselves: it is how a caller passes them.
 //! - **Control**: hard edges only. Soft ones are wishes and do not appear.
 //! - **Regions**: what enters a region is needed by all of it, what leaves it needs all of it. An edge across the border
@@ -119,6 +119,7 @@ impl Dependencies {
         memory_edges(graph, &effects, &memory, &sources, &mut edges);
         wait_edges(graph, &effects, &sources, &mut edges);
         fence_edges(graph, &effects, &mut edges);
+        mode_edges(graph, &effects, &mut edges);
         for edge in graph.control.iter().filter(|edge| edge.strength == Strength::Hard) {
             edges.add(edge.before, edge.after, Order::Control);
         }
@@ -253,7 +254,8 @@ impl EffectTable {
             graph.operands(id).iter().for_each(|operand| is_read[operand.index()] = true);
         }
         for &id in alone.iter().filter(|id| !is_read[id.index()]) {
-            self.distinct[self.index[id.index()] as usize].fence = Fence::Full;
+            let effects = &mut self.distinct[self.index[id.index()] as usize];
+            (effects.fence, effects.sets_mode) = (Fence::Full, true);
         }
     }
 
@@ -610,6 +612,28 @@ fn fence_edges(graph: &Graph, effects: &EffectTable, edges: &mut Edges<'_>) {
                 edges.add(fence, id, Order::Fence);
             }
             since_fence.push(id);
+        }
+    }
+}
+
+/// Keeps everything on its side of what changes how the rest computes: an edge or two for each node.
+fn mode_edges(graph: &Graph, effects: &EffectTable, edges: &mut Edges<'_>) {
+    if !effects.distinct.iter().any(|effects| effects.sets_mode) {
+        return;
+    }
+    let mut last_mode = None;
+    let mut since_mode: Vec<NodeId> = Vec::new();
+    for &id in graph.order() {
+        if let Some(mode) = last_mode {
+            edges.add(mode, id, Order::Fence);
+        }
+        if effects.get(id).sets_mode {
+            for before in since_mode.drain(..) {
+                edges.add(before, id, Order::Fence);
+            }
+            last_mode = Some(id);
+        } else {
+            since_mode.push(id);
         }
     }
 }

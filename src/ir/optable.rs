@@ -63,6 +63,8 @@ pub struct Effects {
     pub sees: Placement,
     /// Whether it changes the sizes or strides of what it writes, so that the type of that value holds no longer.
     pub restates: bool,
+    /// Whether it changes how what comes after it computes, as entering autocast does: nothing moves past it.
+    pub sets_mode: bool,
     /// Whether nothing describes the operator, so that it is taken to do whatever it can: what it is given may be
     /// written, and its result may be memory of any of it.
     pub assumed: bool,
@@ -77,6 +79,7 @@ impl Effects {
             shape_only: false,
             sees: Placement::Nothing,
             restates: false,
+            sets_mode: false,
             assumed: false,
         }
     }

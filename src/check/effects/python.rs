@@ -200,9 +200,22 @@ fn torch(library: &Library, path: &str, args: &Args) -> Effects {
         "manual_seed" | "seed" | "get_rng_state" | "set_rng_state" | "random.manual_seed" => {
             Effects { fence: Fence::Random, ..Effects::pure() }
         }
+        name if changes_mode(name) => Effects { fence: Fence::Full, sets_mode: true, ..Effects::pure() },
         name if !name.contains('.') => with_out(library, name, args),
         _ => Effects::may(args),
     }
+}
+
+/// Whether a function of `torch` is there for what comes after it: it enters or leaves a mode, or sets a default.
+fn changes_mode(path: &str) -> bool {
+    let last = path.rsplit('.').next().unwrap_or(path);
+    let enters =
+        ["autocast", "_enter", "_exit", "inference_mode", "deterministic"].iter().any(|word| last.contains(word));
+    enters
+        || last.starts_with("set_")
+        || last.starts_with("_set_")
+        || path.contains("functorch")
+        || path.contains("autograd")
 }
 
 /// A function of `torch`, which names what it writes `out`, one tensor or a tuple.

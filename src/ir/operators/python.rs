@@ -263,6 +263,22 @@ const TORCH_PLAIN: &[&str] = &[
     "_assert_async",
 ];
 
+/// How names of functions of `torch` begin that change how what comes after them computes: autocast, default dtypes,
+/// function transforms.
+const MODES: &[&str] = &[
+    "amp.",
+    "autocast",
+    "cpu.amp.",
+    "cuda.amp.",
+    "set_",
+    "use_deterministic_algorithms",
+    "_C._set_",
+    "_C._functorch.",
+    "_functorch.",
+    "_C._autograd.",
+    "autograd.",
+];
+
 /// What a call of Python does, by namespace (`method`, `torch`, ..) and the rest of its target.
 pub(super) fn effects(lookup: &Lookup<'_>, namespace: &str, rest: &str, args: &Args) -> Option<Effects> {
     match namespace {
@@ -331,6 +347,9 @@ fn torch(lookup: &Lookup<'_>, rest: &str, args: &Args) -> Option<Effects> {
     }
     if rest == "manual_seed" || rest == "random.manual_seed" {
         return Some(Effects { fence: Fence::Random, ..Effects::pure() });
+    }
+    if MODES.iter().any(|mode| rest.starts_with(mode)) {
+        return Some(Effects { fence: Fence::Full, sets_mode: true, ..Effects::pure() });
     }
     if let Some(name) = rest.strip_prefix("Tensor.") {
         return Some(method(lookup, name, args));

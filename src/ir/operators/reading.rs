@@ -138,6 +138,7 @@ pub(super) fn either(a: Effects, b: &Effects) -> Effects {
         shape_only: a.shape_only && b.shape_only,
         sees: a.sees.max(b.sees),
         restates: a.restates || b.restates,
+        sets_mode: a.sets_mode || b.sets_mode,
         assumed: a.assumed || b.assumed,
     }
 }
