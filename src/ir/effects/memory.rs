@@ -1,10 +1,10 @@
 //! Effects of all nodes of a graph, and which values may share storage.
 
-use super::super::entities::{Name, NodeId};
-use super::super::graph::Graph;
-use super::super::operators::Lookup;
-use super::super::ops::{Op, Variant};
-use super::super::optable::{self, Alias, Effects, Fence, Placement};
+use crate::ir::entities::{Name, NodeId};
+use crate::ir::graph::Graph;
+use crate::ir::operators::Lookup;
+use crate::ir::ops::{Op, Variant};
+use crate::ir::optable::{self, Alias, Effects, Fence, Placement};
 
 /// Which values may share storage, and what happens to it.
 #[derive(Debug)]
