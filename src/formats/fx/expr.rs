@@ -427,6 +427,9 @@ impl<'a> Parser<'a> {
             }
             Some(b'[') => Ok(Arg::List(self.items("]")?.0)),
             Some(b'(') => {
+                if let Some(number) = self.complex() {
+                    return Ok(number);
+                }
                 let (mut items, comma) = self.items(")")?;
                 match items.pop() {
                     Some(only) if items.is_empty() && !comma => Ok(only),
@@ -508,6 +511,23 @@ impl<'a> Parser<'a> {
             args.positional.push(Arg::List(tuples));
         }
         Ok(Arg::Apply("dict".into(), args))
+    }
+
+    /// A complex number as Python prints it: `(3+4.5j)`.
+    fn complex(&mut self) -> Option<Arg> {
+        let rest = self.text.get(self.at..)?;
+        let text = &rest[..=rest.find(')')?];
+        let inner = text.strip_prefix('(')?.strip_suffix("j)")?;
+        let is_number = |text: &str| {
+            text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'.' | b'+' | b'-' | b'e')) && text.parse::<f64>().is_ok()
+        };
+        let signs = inner.char_indices().filter(|&(at, c)| at > 0 && matches!(c, '+' | '-'));
+        let (real, imaginary) = signs.filter(|&(at, _)| !inner[..at].ends_with('e')).last().map(|(at, _)| inner.split_at(at))?;
+        if !is_number(real) || !is_number(imaginary) {
+            return None;
+        }
+        self.at += text.len();
+        Some(Arg::Word(text.into()))
     }
 
     fn number(&mut self) -> Parsed<Arg> {
