@@ -13,10 +13,6 @@ use std::collections::{BTreeMap, BTreeSet};
 /// Differences that stay, with a reason each: `namespace.operator`, and what differs.
 const EXPLAINED: &[(&str, &str, &str)] = &[
     ("_c10d_functional", "write alias fence", "read as collectives; the checker takes a mere call of one at the worst"),
-    ("symm_mem.memset32_", "write fence", "other ranks may wait for what it writes; the checker takes it at the worst"),
-    ("symm_mem.stream_write_value32_", "write fence", "as above"),
-    ("aten._backward", "write alias random", "gradients are no arguments; the checker takes it at the worst"),
-    ("aten.backward", "write alias random", "as above"),
     ("aten.set_data", "write random", "gives its argument another storage; the checker takes it at the worst"),
     ("aten.shallow_copy_data_", "write random", "as above"),
     ("aten._cudnn_rnn_flatten_weight", "write alias random", "moves weights; the checker takes it at the worst"),

@@ -536,3 +536,42 @@ fn of_reducers_that_are_written_otherwise_nothing_is_decided() {
     assert!(matches!(&undecided, RanksError::Bodies { rank: 1, other_rank: 0, .. }), "{undecided}");
     assert_eq!(faults(&[one.clone(), one]), [""; 0]);
 }
+
+#[test]
+fn what_other_ranks_may_wait_for_keeps_its_place_among_collectives_and_so_does_what_runs_backward() {
+    let text = |call: &str, at: usize| {
+        let mut lines = vec![
+            "a = input f32[4]; b = input f32[4]; s = input i32[4]",
+            "g0 = all_gather(a, G0:2); w0 = wait(g0)",
+            "g1 = all_gather(b, G0:2); w1 = wait(g1)",
+            "output(w0, w1)",
+        ];
+        lines.insert(at, call);
+        bucketeer::ir::text::parse(&lines.join("\n")).unwrap()
+    };
+    for call in [
+        "z = symm_mem.stream_write_value32_.default(s, 0, 1) : i32[4]",
+        "z = symm_mem.memset32_.default(s, 0, 1, 4) : i32[4]",
+        "z = aten.backward.default(s)",
+        "z = aten._backward.default(s, [s])",
+        "z = method.backward(s)",
+        "z = getattr.grad(s) : i32[4]",
+    ] {
+        let before = text(call, 2);
+        let mut after = before.clone();
+        "bucket-all-gather{cap=none}".parse::<bucketeer::passes::Pipeline>().unwrap().run(&mut after).unwrap();
+        assert!(after == before, "{call}: merged across it");
+        for at in [1, 3] {
+            let moved = text(call, at);
+            assert!(!bucketeer::check::prove(&before, &moved).is_equal(), "{call}: moved past a collective");
+        }
+        assert!(bucketeer::check::prove(&before, &before).is_equal(), "{call}");
+    }
+    // A gradient that is read before it is made is another one.
+    let order = |first: &str, second: &str| {
+        let text = format!("s = input f32[4]; l = input f32[]\n{first}\n{second}\noutput(z)");
+        bucketeer::ir::text::parse(&text).unwrap()
+    };
+    let (runs, reads) = ("b = method.backward(l)", "z = getattr.grad(s) : f32[4]");
+    assert!(!bucketeer::check::prove(&order(runs, reads), &order(reads, runs)).is_equal());
+}

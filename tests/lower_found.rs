@@ -310,3 +310,93 @@ fn a_strided_result_lower_what_sees_strides_is_called_where_they_are_the_stated_
     let error = lower(&native(&text("s")), &LowerOptions::default()).unwrap_err().to_string();
     assert!(error.contains("it sees how `s` lies in memory"), "{error}");
 }
+
+/// The program with some of its text replaced.
+fn edited(program: &Program, edits: &[(&str, &str)]) -> Program {
+    let mut text = program.to_string();
+    for (from, to) in edits {
+        assert!(text.contains(from), "{from}\n{text}");
+        text = text.replace(from, to);
+    }
+    Program::parse(&text).unwrap_or_else(|error| panic!("{error}\n{text}"))
+}
+
+#[test]
+fn h_mut2_programs_of_operators_that_nothing_describes_are_proven() {
+    for name in ["H-mut2", "H-muth", "G-custom_mutates"] {
+        proven(&found(name), &LowerOptions::default());
+    }
+    // Sizes and tokens among the operands, that nothing can write; views; one tensor twice; lists; no tensor.
+    for call in [
+        "z = mylib.foo.default(a, n) : f32[4]",
+        "z = mylib.foo.default(m, a) : f32[4]",
+        "v = aten.permute.default(m, [1, 0]); z = mylib.foo.default(v, a, 2.0) : f32[4]",
+        "v = aten.slice.Tensor(m, 0, 0, 2); z = mylib.foo.default([v, a], m) : f32[4]",
+        "z = mylib.foo.default(a, a) : f32[4]",
+        "t = mylib.two.default(a, m) : (f32[4], f32[4]); z = getitem(t, 1)",
+        "z = mylib.make.default(3) : f32[4]",
+        "p = self.obj(); z = mylib.foo.default(a, p) : f32[4]",
+    ] {
+        let text = format!(
+            "a = input f32[4]; m = input f32[4, 4]; n = aten.sym_numel.default(a) : Sym(4); {call}\n\
+             g = all_gather(a, G0:2); w = wait(g); output(w, z, m)"
+        );
+        let graph = native(&text);
+        let (program, _) = proven(&graph, &LowerOptions::default());
+        // A program that does not say what is written is another one.
+        let text = program.to_string();
+        if let Some((head, tail)) = text.split_once(" writes [") {
+            let wrong = Program::parse(&format!("{head}{}", tail.split_once(']').unwrap().1)).unwrap();
+            assert!(matches!(prove(&graph, &wrong), Verdict::Different(_)), "{wrong}");
+        }
+    }
+}
+
+#[test]
+fn g_get_attr_twice_two_reads_of_an_attribute_are_of_one_buffer_and_what_is_left_in_it_is_checked() {
+    let graph = found("G-get_attr_twice");
+    let (program, _) = proven(&graph, &LowerOptions::default());
+    let sent = edited(&program, &[("4 self.buf for 16 -> g1", "4 a for 16 -> g1")]);
+    assert!(matches!(prove(&graph, &sent), Verdict::Different(_)));
+    // The same without the second gather, so that only what is left in the attribute tells.
+    let text = "a = input f32[4]\np = self.buf() : f32[4]\nz = add_(p, 1.0)\nq = self.buf() : f32[4]\noutput(a)";
+    let graph = native(text);
+    let (program, _) = proven(&graph, &LowerOptions::default());
+    let kept = native("a = input f32[4]\np = self.buf() : f32[4]\nz = add(p, 1.0)\nq = self.buf() : f32[4]\noutput(a)");
+    let (other, _) = lower(&kept, &LowerOptions::default()).unwrap();
+    assert!(matches!(prove(&kept, &other), Verdict::Equal(_)));
+    assert!(!matches!(prove(&graph, &other), Verdict::Equal(_)), "{other}");
+    assert!(!matches!(prove(&kept, &program), Verdict::Equal(_)), "{program}");
+}
+
+#[test]
+fn an_attribute_that_is_no_tensor_holds_what_the_graph_says_when_it_is_read() {
+    let text = "b = input f32[4]\np = self.obj()\ny = aten.mul.Tensor(b, p) : f32[4]\n\
+                z = mylib.foo.default(p) : f32[4]\nq = self.obj()\nx = aten.mul.Tensor(b, q) : f32[4]\noutput(x, y, z)";
+    let graph = native(text);
+    let (program, _) = proven(&graph, &LowerOptions::default());
+    // The two products read the attribute before and after something may write it.
+    let text = program.to_string();
+    let step = |name: &str| {
+        let line = text.lines().find(|line| line.contains(&format!(" {name}: compute ")));
+        line.unwrap_or_else(|| panic!("{name}\n{text}")).to_owned()
+    };
+    let (y, z, x) = (step("y"), step("z"), step("x"));
+    let body = |line: &str| line.trim_start().split_once(' ').unwrap().1.to_owned();
+    for order in [[&z, &y, &x], [&y, &x, &z], [&x, &y, &z], [&z, &x, &y]] {
+        let lines = order.iter().enumerate().map(|(at, line)| format!("  s{at} {}\n", body(line))).collect::<String>();
+        let wrong = text.replace(&format!("{y}\n{z}\n{x}\n"), &lines);
+        assert_ne!(wrong, text);
+        let wrong = Program::parse(&wrong).unwrap_or_else(|error| panic!("{error}\n{wrong}"));
+        assert!(!matches!(prove(&graph, &wrong), Verdict::Equal(_)), "{wrong}");
+    }
+}
+
+#[test]
+fn an_operator_that_may_write_what_shares_memory_with_itself_is_not_decided() {
+    let text = "b = input f32[4]\nv = aten.expand.default(b, [4, 4]) : f32[4, 4]\nz = mylib.foo.default(v) : f32[4]\noutput(z)";
+    let graph = native(text);
+    let (program, _) = lower(&graph, &LowerOptions::default()).unwrap();
+    let verdict = prove(&graph, &program);
+    assert!(matches!(&verdict, Verdict::CannotDecide(fault) if fault.reason.contains("share memory")), "{verdict:?}");
+}

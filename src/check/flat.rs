@@ -127,21 +127,17 @@ impl Flat {
     }
 
     /// Joins neighbours that are one run, gives pieces that repeat a row for each turn, and a table of one piece its one
-    /// row.
+    /// row. Rows of which each goes on where the one before ends are written out, so that equal bytes have one form.
     pub fn normalize(mut self) -> Option<Self> {
         if self.width.is(0) || self.rows.is(0) {
             return Some(Self::empty());
         }
-        if self.pieces.len() > 1 {
-            let mut joined: Vec<Piece> = Vec::with_capacity(self.pieces.len());
-            for piece in self.pieces.iter() {
-                if joined.last_mut().is_none_or(|last| last.join(piece).is_none()) {
-                    joined.push(piece.clone());
-                }
-            }
-            if joined.len() < self.pieces.len() {
-                self.pieces = joined.into();
-            }
+        self.join_neighbours();
+        if self.goes_on() == Some(true)
+            && let Some(mut one) = self.rows.known().and_then(|rows| self.fewer_rows(&ONE, rows))
+        {
+            one.join_neighbours();
+            self = one;
         }
         if let Some(piece) = self.in_turns() {
             self.pieces = Rc::new([piece]);
@@ -154,6 +150,30 @@ impl Flat {
             return Self::run(piece.leaf, piece.offset.clone(), run);
         }
         Some(self)
+    }
+
+    fn join_neighbours(&mut self) {
+        let mut joined: Vec<Piece> = Vec::with_capacity(self.pieces.len());
+        for piece in self.pieces.iter() {
+            if joined.last_mut().is_none_or(|last| last.join(piece).is_none()) {
+                joined.push(piece.clone());
+            }
+        }
+        if joined.len() < self.pieces.len() {
+            self.pieces = joined.into();
+        }
+    }
+
+    /// Whether the last piece of a row and the first of the next are one run.
+    fn goes_on(&self) -> Option<bool> {
+        let [first, .., last] = &*self.pieces else { return Some(false) };
+        let (Some(step), true) = (first.outer.last(), first.leaf == last.leaf) else { return Some(false) };
+        // The step to the next row is that of the innermost loop.
+        let mut next = first.clone().shifted(&step.stride)?;
+        let mut last = last.clone();
+        next.outer.clear();
+        last.outer.clear();
+        Some(last.join(&next).is_some())
     }
 
     /// The piece of which all pieces are turns, evenly far apart.

@@ -43,7 +43,7 @@ use super::terms::{Context, GroupKey, Val};
 use super::walk::{Stop, Walked, walk_recording};
 use crate::ir::concrete::with_sizes;
 use crate::ir::{Graph, NodeId, Op};
-use crate::program::{HostId, Operand, Program, StepKind, Stream};
+use crate::program::{BufferId, HostId, Operand, Program, StepKind, Stream};
 use clock::Clocks;
 use contents::Contents;
 use hashbrown::{HashMap, HashSet};
@@ -146,7 +146,12 @@ struct Player<'a, 'g, 'c> {
     groups: Vec<GroupKey>,
     contents: Contents,
     clocks: Clocks,
+    /// Values outside buffers, by the steps that made them.
     hosts: HashMap<HostId, Val, FxBuildHasher>,
+    /// Buffers of attributes of the module, by what reads them.
+    constants: HashMap<&'a str, BufferId, FxBuildHasher>,
+    /// What attributes of the module hold that are in no buffer.
+    held: HashMap<&'g str, Val, FxBuildHasher>,
     /// For each node whose result is a tuple: the nodes that read an element.
     elements: HashMap<NodeId, Vec<(usize, NodeId)>, FxBuildHasher>,
     /// All-to-alls whose parts the graph shows to be equal.
@@ -164,13 +169,16 @@ impl<'a, 'g, 'c> Player<'a, 'g, 'c> {
         let graph = walked.graph;
         let names = graph.order().iter().map(|&id| (graph.name_of(id), id)).collect();
         let groups = walked.groups.clone();
+        let constants = calls::constants(program);
         let streams = program.groups.len() + 1;
         Self {
             names,
             groups,
-            contents: Contents::new(program, calls::constants(context, walked, program)),
+            contents: Contents::new(program, calls::held(context, walked, &constants)),
             clocks: Clocks::new(streams, program.buffers.len()),
             hosts: HashMap::default(),
+            constants,
+            held: walked.attributes.iter().map(|&(id, initial, _)| (graph.target_of(id), initial)).collect(),
             elements: calls::elements(graph),
             even: walked.launches.iter().filter(|launch| launch.even).map(|launch| launch.node).collect(),
             launched: Vec::new(),
@@ -195,6 +203,7 @@ impl<'a, 'g, 'c> Player<'a, 'g, 'c> {
         self.order().map_err(whole("order"))?;
         self.outputs().map_err(whole("outputs"))?;
         self.inputs_at_the_end().map_err(whole("inputs"))?;
+        self.attributes_at_the_end()?;
         Ok(Proof { steps: self.program.steps.len(), launches: self.program.launches() })
     }
 
@@ -331,6 +340,23 @@ impl<'a, 'g, 'c> Player<'a, 'g, 'c> {
         for (input, &(id, val)) in self.program.inputs.iter().zip(&self.walked.inputs) {
             if matches!(input.value, Operand::Tensor(_)) {
                 self.holds(&input.value, id, val)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Attributes of the module are left as the graph leaves them: those that lie in buffers there, the others where they
+    /// were.
+    fn attributes_at_the_end(&mut self) -> Result<(), Stopped> {
+        for &(id, initial, last) in &self.walked.attributes {
+            let target = self.graph.target_of(id);
+            let halted = |halt| (None, target.to_owned(), halt);
+            if let Some(&buffer) = self.constants.get(target) {
+                self.contents.constant_holds(self.context, self.program, buffer, last).map_err(halted)?;
+            } else if self.held.get(target) != Some(&last) {
+                let left = if last == initial { "does not change" } else { "changes" };
+                let reason = format!("the graph {left} it, and that the program leaves it so is not followed");
+                return Err(halted(Halt::Undecided(reason)));
             }
         }
         Ok(())

@@ -386,6 +386,13 @@ impl<'g> Context<'g> {
         }
     }
 
+    /// Part of what a call makes or writes, of the dtype and sizes of a tensor.
+    pub fn part_like(&mut self, call: u32, part: u32, like: &Tensor) -> Option<Val> {
+        let bytes = bytes_of(&like.shape, like.dtype);
+        let leaf = self.intern_leaf(Term::Part(call, part), Some(like.dtype), bytes);
+        self.leaf_tensor(leaf, like.dtype, like.shape.clone())
+    }
+
     /// Something that happened to memory.
     pub fn event(&mut self, event: Event, what: Vec<Val>) -> Val {
         let leaf = self.intern_leaf(Term::Event(event, what.into()), None, None);

@@ -72,8 +72,9 @@ const NAMESPACES: &[&str] = &[
 ];
 
 /// Operators of those namespaces that only compute, or only look: `_c10d_functional._wrap_tensor_autograd` hands its
-/// tensor on, `_dtensor.mesh_get_process_group` looks a group up, the memory operators of `symm_mem` are local.
-const LOCAL: &[&str] = &["_wrap_tensor_autograd", "mesh_get_process_group", "stream_write_value32_", "memset32_"];
+/// tensor on, `_dtensor.mesh_get_process_group` looks a group up. `symm_mem.memset32_` is none of them: what it writes is
+/// memory that other ranks read, and may wait for.
+const LOCAL: &[&str] = &["_wrap_tensor_autograd", "mesh_get_process_group"];
 
 /// Namespaces whose operators do not communicate, though some are named after what stands beside them:
 /// `fsdp.all_gather_copy_in` copies.
@@ -253,6 +254,8 @@ mod tests {
             "_dtensor.shard_dim_alltoall.default",
             "_c10d_functional_autograd.all_to_all_single.default",
             "symm_mem.fused_all_gather_matmul.default",
+            "symm_mem.memset32_.default",
+            "symm_mem.stream_write_value32_.default",
             "c10d.allreduce_.default",
             "torch.distributed.all_reduce",
             "torch.distributed.distributed_c10d.barrier",

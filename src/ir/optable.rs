@@ -88,7 +88,7 @@ impl Effects {
         Self { alias, ..Self::pure() }
     }
 
-    fn fence() -> Self {
+    pub(super) fn fence() -> Self {
         Self { alias: Alias::Any, fence: Fence::Full, ..Self::pure() }
     }
 

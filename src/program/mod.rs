@@ -435,6 +435,12 @@ impl Layout {
         last.checked_add(1)?.checked_mul(self.dtype.bytes())
     }
 
+    /// Whether elements share memory: those along a dimension of stride zero.
+    #[must_use]
+    pub fn overlaps_itself(&self) -> bool {
+        self.shape.iter().zip(&self.strides).any(|(&size, &stride)| size > 1 && stride == 0)
+    }
+
     /// Whether elements lie end to end in logical order; strides of dimensions of size one do not matter.
     #[must_use]
     pub fn is_dense(&self) -> bool {

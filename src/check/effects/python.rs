@@ -129,6 +129,8 @@ fn function_of_numbers(name: &str, args: &Args) -> Effects {
 /// An attribute of a tensor.
 fn attribute(name: &str, args: &Args) -> Effects {
     match name {
+        // Gradients come from elsewhere, at any time.
+        "grad" | "_grad" => Effects::fence(args),
         "data" | "T" | "mT" | "H" | "mH" | "real" | "imag" => view(args),
         "shape" | "dtype" | "device" | "ndim" | "layout" | "requires_grad" | "is_cuda" | "is_leaf" | "itemsize"
         | "nbytes" | "is_sparse" | "is_quantized" | "is_meta" | "names" => {

@@ -18,13 +18,15 @@ enum Undeclared {
     OnlyView,
     /// What it does is in no argument: gradients, storages of other tensors.
     Elsewhere,
+    /// Runs functions that the graph does not show, and leaves gradients in tensors that are no arguments.
+    Anything,
 }
-use Undeclared::{Elsewhere, Hands, OnlyView, View, Writes};
+use Undeclared::{Anything, Elsewhere, Hands, OnlyView, View, Writes};
 
 const STATISTICS: &[&str] = &["running_mean", "running_var"];
 
 const TABLE: &[(&str, Undeclared)] = &[
-    ("aten::_backward", Elsewhere),
+    ("aten::_backward", Anything),
     ("aten::_batch_norm_impl_index", Writes(STATISTICS, "training")),
     // Of the same dtype, the tensor itself.
     ("aten::_cast_Byte", Hands),
@@ -52,7 +54,7 @@ const TABLE: &[(&str, Undeclared)] = &[
     ("aten::atleast_1d", Hands),
     ("aten::atleast_2d", Hands),
     ("aten::atleast_3d", Hands),
-    ("aten::backward", Elsewhere),
+    ("aten::backward", Anything),
     ("aten::batch_norm", Writes(STATISTICS, "training")),
     ("aten::batch_norm_gather_stats", Writes(STATISTICS, "")),
     ("aten::batch_norm_gather_stats_with_counts", Writes(STATISTICS, "")),
@@ -146,6 +148,7 @@ pub(super) fn add(
             effects.alias = first().map_or(Alias::Fresh, Alias::Of);
         }
         Elsewhere => *effects = Effects { may: false, ..Effects::may(args) },
+        Anything => *effects = Effects::fence(args),
         Hands | View => {}
     }
 }

@@ -1,13 +1,13 @@
 //! Moves and calls.
 
 use super::{Play, Player, different, undecided};
-use crate::check::effects::{Alias, Fence};
+use crate::check::effects::{Alias, Effects, Fence, has_memory};
 use crate::check::layout;
 use crate::check::terms::{Context, Tensor, Term, Val, Value, constant};
 use crate::check::walk::Walked;
 use crate::ir::optable::split_target;
 use crate::ir::{Arg, Graph, NodeId, Op};
-use crate::program::{Buffer, BufferId, BufferKind, Compute, Layout, Made, Moves, Operand, Program, Segment, View};
+use crate::program::{BufferId, BufferKind, Compute, Layout, Made, Moves, Operand, Program, Segment, View};
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
 
@@ -33,26 +33,23 @@ pub(super) fn elements(graph: &Graph) -> HashMap<NodeId, Vec<(usize, NodeId)>, F
     elements
 }
 
-/// What constants of the module hold, by their buffers.
-pub(super) fn constants(
+/// Buffers of constants of the module, by name.
+pub(super) fn constants(program: &Program) -> HashMap<&str, BufferId, FxBuildHasher> {
+    let constants = program.buffers.iter().enumerate().filter(|(_, buffer)| buffer.kind == BufferKind::Constant);
+    constants.map(|(index, buffer)| (&*buffer.name, BufferId(index as u32))).collect()
+}
+
+/// What constants of the module hold before the program runs.
+pub(super) fn held(
     context: &Context<'_>,
     walked: &Walked<'_>,
-    program: &Program,
+    constants: &HashMap<&str, BufferId, FxBuildHasher>,
 ) -> HashMap<BufferId, Tensor, FxBuildHasher> {
-    let constant = |buffer: &&(usize, &Buffer)| buffer.1.kind == BufferKind::Constant;
-    let buffers: Vec<(usize, &Buffer)> = program.buffers.iter().enumerate().collect();
-    let by_name: HashMap<&str, BufferId, FxBuildHasher> =
-        buffers.iter().filter(constant).map(|(index, buffer)| (&*buffer.name, BufferId(*index as u32))).collect();
-    let mut held = HashMap::default();
-    for &id in walked.graph.order().iter().filter(|_| !by_name.is_empty()) {
-        if let (Op::Call(target), []) = (walked.graph.node(id).op, walked.graph.operands(id))
-            && let Some(&buffer) = by_name.get(walked.graph.text(target))
-            && let Some(tensor) = context.tensor(walked.vals[id.index()])
-        {
-            held.insert(buffer, tensor.clone());
-        }
-    }
-    held
+    let held = walked.attributes.iter().filter_map(|&(id, initial, _)| {
+        let buffer = *constants.get(walked.graph.target_of(id))?;
+        Some((buffer, context.tensor(initial)?.clone()))
+    });
+    held.collect()
 }
 
 /// Whether a node draws random numbers or may talk to the world.
@@ -182,7 +179,7 @@ impl Player<'_, '_, '_> {
             None => operands.iter().map(|operand| self.walked.vals[operand.index()]).collect(),
         };
         let shape_only = self.walked.effects.get(id).shape_only;
-        for ((operand, &node), val) in compute.operands.iter().zip(operands).zip(read) {
+        for ((operand, &node), &val) in compute.operands.iter().zip(operands).zip(&read) {
             if !shape_only {
                 self.holds(operand, node, val)?;
             }
@@ -191,7 +188,9 @@ impl Player<'_, '_, '_> {
             self.fenced.push(id);
         }
         let effects = self.walked.effects.get(id).clone();
-        if effects.writes.as_slice() != compute.writes.as_slice() {
+        // Sizes and tokens cannot be written.
+        let written = effects.writes.iter().filter(|&&index| has_memory(graph, operands[index as usize]));
+        if !written.eq(&compute.writes) {
             return different("it writes other operands than its node");
         }
         match (compute.writes.as_slice(), effects.alias) {
@@ -200,19 +199,19 @@ impl Player<'_, '_, '_> {
                 self.make(&compute.made, id, self.walked.vals[id.index()])
             }
             (&[written], Alias::Of(same)) if written == same => {
-                let crate::program::Operand::Tensor(view) = &compute.operands[written as usize] else {
-                    return different("it writes what is no tensor");
+                let Operand::Tensor(view) = &compute.operands[written as usize] else {
+                    return undecided("what it writes is no tensor");
                 };
                 self.contents.put(self.context, self.program, *view, self.walked.vals[id.index()])
             }
-            (writes, Alias::Fresh | Alias::Any) => self.writes_and_makes(compute, id, writes),
+            (_, Alias::Fresh | Alias::Any) => self.writes_and_makes(compute, id, &effects, &read),
             (writes, _) => {
                 let Value::Tuple(parts) = self.context.value(self.walked.vals[id.index()]).clone() else {
                     return undecided("what it writes");
                 };
                 for (&written, part) in writes.iter().zip(parts) {
-                    let crate::program::Operand::Tensor(view) = &compute.operands[written as usize] else {
-                        return different("it writes what is no tensor");
+                    let Operand::Tensor(view) = &compute.operands[written as usize] else {
+                        return undecided("what it writes is no tensor");
                     };
                     let val = match self.context.value(part) {
                         Value::Tensor(_) => part,
@@ -226,7 +225,7 @@ impl Player<'_, '_, '_> {
     }
 
     /// A call that writes operands and makes a value of its own, none of which is followed: what it writes is part of it.
-    fn writes_and_makes(&mut self, compute: &Compute, id: NodeId, writes: &[u32]) -> Play {
+    fn writes_and_makes(&mut self, compute: &Compute, id: NodeId, effects: &Effects, read: &[Val]) -> Play {
         let val = self.walked.vals[id.index()];
         let leaf = match self.context.value(val) {
             Value::Opaque(leaf) => Some(*leaf),
@@ -237,14 +236,31 @@ impl Player<'_, '_, '_> {
         let Some(&Term::Call(key)) = term else { return undecided("what it writes") };
         self.apart(compute)?;
         self.make(&compute.made, id, val)?;
-        for (part, &written) in (0u32..).zip(writes) {
-            let (Operand::Tensor(view), Some(&node)) =
-                (&compute.operands[written as usize], self.graph.operands(id).get(written as usize))
-            else {
-                return undecided("what it writes is no tensor");
+        let graph = self.graph;
+        for (part, &written) in (0u32..).zip(&effects.writes) {
+            let node = graph.operands(id)[written as usize];
+            if !has_memory(graph, node) {
+                continue;
+            }
+            let before = self.context.tensor(read[written as usize]).cloned();
+            let made = match before.and_then(|like| self.context.part_like(key, part, &like)) {
+                Some(made) => made,
+                None => self.context.whole(Term::Part(key, part), graph.type_of(node)),
             };
-            let made = self.context.whole(Term::Part(key, part), self.graph.type_of(node));
-            self.contents.put(self.context, self.program, *view, made)?;
+            match &compute.operands[written as usize] {
+                Operand::Tensor(view) if self.program.layout(view.layout).overlaps_itself() => {
+                    return undecided(format!("it may write `{}`, whose elements share memory", graph.name_of(node)));
+                }
+                Operand::Tensor(view) => self.contents.put(self.context, self.program, *view, made)?,
+                Operand::Host(host) if self.attribute_of(node, *host).is_some() => {
+                    let target = graph.target_of(node);
+                    self.held.insert(target, made);
+                    // What was made of it may be part of it.
+                    let context = &*self.context;
+                    self.hosts.retain(|_, val| matches!(context.value(*val), Value::Int(_)));
+                }
+                _ => return undecided("what it writes is no tensor"),
+            }
         }
         Ok(())
     }

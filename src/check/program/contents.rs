@@ -196,7 +196,7 @@ impl Contents {
         if layout.elements() == Some(0) {
             return Ok(());
         }
-        if layout.shape.iter().zip(&layout.strides).any(|(&size, &stride)| size > 1 && stride == 0) {
+        if layout.overlaps_itself() {
             return different(format!("`{}` is written, but its elements share memory", program.show_view(view)));
         }
         self.write_part(Part { buffer: view.buffer, rank_bytes: view.rank_bytes });
@@ -229,6 +229,24 @@ impl Contents {
             Some(tensor) => Ok(tensor),
             None => undecided(format!("what `{}` holds", program.buffer(range.buffer).name)),
         }
+    }
+
+    /// Needs a constant of the module to hold `val` from its first byte to its last.
+    pub fn constant_holds(&mut self, context: &mut Context<'_>, program: &Program, buffer: BufferId, val: Val) -> Play {
+        let name = &program.buffer(buffer).name;
+        let Some(wanted) = context.tensor(val).cloned() else { return undecided(format!("what `{name}` is left as")) };
+        let bytes = program.buffer(buffer).bytes;
+        let found =
+            self.get_range(context, program, Range { buffer, offset: 0, bytes, rank_bytes: 0 }, wanted.dtype)?;
+        if found.flat == wanted.flat {
+            return Ok(());
+        }
+        let may_be_shared =
+            wanted.flat.pieces.iter().any(|piece| matches!(context.leaf(piece.leaf).term, Term::Later(..)));
+        if may_be_shared {
+            return undecided(format!("what `{name}` is left as, for its memory may be that of other values"));
+        }
+        different(format!("`{name}` is not left as the graph leaves it"))
     }
 
     /// A range is written.

@@ -1,23 +1,23 @@
 //! Whether an operand of the program is what a node of the graph makes.
 
 use super::{Play, Player, different, undecided};
+use crate::check::memory::attribute;
 use crate::check::terms::{Val, Value};
 use crate::ir::optable::split_target;
-use crate::ir::{Arg, Args, Graph, NodeId, Op};
+use crate::ir::{Arg, Graph, NodeId, Op};
 use crate::program::{HostId, Layout, Operand, View};
 use smallvec::SmallVec;
 
 /// Most views that are looked through.
 const MAX_VIEWS: u32 = 64;
 
-impl Player<'_, '_, '_> {
-    /// Whether a value that no step makes is what an attribute of the module holds, by the node that reads it.
-    fn is_held(&self, node: NodeId, host: HostId) -> bool {
-        let name = self.program.hosts.get(host.0 as usize);
-        let is_attribute = matches!(self.graph.node(node).op, Op::Call(_))
-            && self.graph.target_of(node).starts_with("self.")
-            && *self.graph.args_of(node) == Args::default();
-        is_attribute && name.is_some_and(|name| **name == *self.graph.name_of(node))
+impl<'g> Player<'_, 'g, '_> {
+    /// The attribute of the module that a node reads, if `host` is a value by the node's name: no step makes it, and it
+    /// holds what the attribute does. None of an attribute that lies in a buffer, where writes to that would be missed.
+    pub(super) fn attribute_of(&self, node: NodeId, host: HostId) -> Option<&'g str> {
+        let name = self.program.hosts.get(host.0 as usize)?;
+        attribute(self.graph, node).filter(|_| **name == *self.graph.name_of(node))?;
+        Some(self.graph.target_of(node)).filter(|target| !self.constants.contains_key(target))
     }
 
     /// Needs an operand to be `val`, the value of `node` when it is read.
@@ -35,8 +35,13 @@ impl Player<'_, '_, '_> {
             },
             Operand::Host(host) => match self.hosts.get(host) {
                 Some(&known) if known == val => Ok(()),
-                None if self.is_held(node, *host) => Ok(()),
-                _ => different(format!("another value is given for `{}`", self.name(node))),
+                Some(_) => different(format!("another value is given for `{}`", self.name(node))),
+                None => match self.attribute_of(node, *host).map(|target| self.held.get(target)) {
+                    Some(Some(&known)) if known == val => Ok(()),
+                    Some(_) => undecided(format!("what `{}` holds by then", self.name(node))),
+                    None if self.is_written(node) => undecided(format!("what `{}` is by then", self.name(node))),
+                    None => different(format!("another value is given for `{}`", self.name(node))),
+                },
             },
             Operand::Tuple(items) => {
                 let Value::Tuple(parts) = self.context.value(val).clone() else {

@@ -69,8 +69,13 @@ impl Walk<'_, '_> {
         };
         for (index, (place, ty)) in parts.into_iter().enumerate() {
             let number = (index as u32) << 16 | part;
+            // Where no type is stated, what is written is as large as its place.
+            let into = self.context.tensor(place).filter(|_| *ty == Type::Unknown).cloned();
             let value = value.clone().or_else(|| {
-                let val = self.context.whole(Term::Part(key, number), ty);
+                let val = match into {
+                    Some(into) => self.context.part_like(key, number, &into)?,
+                    None => self.context.whole(Term::Part(key, number), ty),
+                };
                 tensor_of(self.context, val)
             });
             if value.and_then(|value| self.memory.write(self.context, place, &value)).is_none() {

@@ -28,6 +28,10 @@ const WRITES: &[(&str, &str, &[&str], &str)] = &[
     ("aten", "_cudnn_rnn_flatten_weight", &["weight_arr"], "makes the weights views of one new buffer"),
 ];
 
+/// Operators that may do anything, for they run what the graph does not show: functions that others registered, on tensors
+/// that are no arguments. Their results are in `.grad` of leaves.
+const ANYTHING: &[(&str, &str)] = &[("aten", "backward"), ("aten", "_backward")];
+
 /// Operators whose result may be an argument's memory, though the schema gives it memory of its own: operator, parameters,
 /// why.
 const ALIASES: &[(&str, &str, &[&str], &str)] = &[
@@ -248,6 +252,7 @@ pub(super) struct Extra {
     restates: bool,
     draws: bool,
     acts_on_machine: bool,
+    does_anything: bool,
     shape_only: bool,
     sees: Placement,
     /// Another dtype over the same bytes asks for an offset and strides that it divides.
@@ -273,6 +278,7 @@ impl Extra {
             restates: joins || base == "addbmm_",
             draws: DRAWS.contains(&(namespace, base)),
             acts_on_machine: MACHINE.contains(&namespace),
+            does_anything: ANYTHING.contains(&(namespace, base)),
             shape_only: is_shape_only(base),
             sees: sees(base),
             sees_for_dtype: base == "view",
@@ -286,6 +292,9 @@ impl Extra {
 
     /// Adds to what the schema says.
     pub fn amend(&self, bound: &Bound<'_, '_>, mut effects: Effects) -> Effects {
+        if self.does_anything {
+            return Effects { alias: Alias::Any, fence: Fence::Full, ..effects };
+        }
         // What is given as `out` is the result, whatever memory the same operator hands on without it.
         let gives_written = matches!(effects.alias, Alias::Of(index) if effects.writes.contains(&index));
         if let Some(trains) = self.trains

@@ -71,7 +71,6 @@ const METHODS_THAT_WRITE: &[&str] = &[
     "__ipow__",
     "__imod__",
     "__imatmul__",
-    "backward",
 ];
 
 /// Methods that only say what the tensor is.
@@ -326,6 +325,10 @@ fn method(lookup: &Lookup<'_>, name: &str, args: &Args) -> Effects {
 fn attribute(name: &str, args: &Args) -> Effects {
     if PLAIN_ATTRIBUTES.contains(&name) {
         return Effects { shape_only: true, ..Effects::pure() };
+    }
+    // What runs backward leaves them, and nothing leads from it to here.
+    if matches!(name, "grad" | "_grad") {
+        return Effects::fence();
     }
     // Reading an attribute writes nothing, whatever it holds.
     if VIEW_ATTRIBUTES.contains(&name) { Effects::aliasing(of_first(args)) } else { Effects::aliasing(Alias::Any) }
