@@ -4,7 +4,7 @@
 use bucketeer::check::{Assumption, Verdict, prove};
 use bucketeer::formats::fx::FxText;
 use bucketeer::formats::hlo;
-use bucketeer::ir::Graph;
+use bucketeer::ir::{Graph, verify};
 use bucketeer::passes::Pipeline;
 use std::path::{Path, PathBuf};
 
@@ -191,6 +191,7 @@ fn g_as_strided_reduce_and_g_sym_storage_offset_see_that_they_lie_in_a_bucket() 
 #[test]
 fn d_f47_two_gathers_are_in_flight_in_halves_of_one_buffer() {
     let graph = graph("D-F47.fx.txt");
+    assert_eq!(verify(&graph), Ok(()));
     let verdict = prove(&graph, &graph);
     assert!(verdict.is_equal(), "{verdict}");
 }
