@@ -484,6 +484,11 @@ def merged_modules(count, rng, bucketeer, folder):
             yield kind.__name__, before.read_text(encoding="utf-8"), ran.stdout
 
 
+# XLA for CPUs (jaxlib 0.10.2) gathers several bf16 tensors wrongly along any dimension but the first: each alone is what HLO
+# says, both in one call are not; other dtypes are right.
+GATHERED_WRONGLY = re.compile(r" = \(bf16\[.* all-gather\(.*dimensions=\{[1-9]\d*\}")
+
+
 class Judge:
     """What texts give under XLA, kept. XLA runs in a process of its own, since some modules end it."""
 
@@ -491,6 +496,9 @@ class Judge:
         self.results, self.why, self.process = {}, collections.Counter(), None
 
     def of(self, text, name):
+        if text not in self.results and GATHERED_WRONGLY.search(text):
+            self.why["all-gather: XLA for CPUs gathers several bf16 tensors wrongly along an inner dimension"] += 1
+            self.results[text] = None
         if text not in self.results:
             if self.process is None:
                 self.pipe, other = multiprocessing.Pipe()
