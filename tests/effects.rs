@@ -231,3 +231,62 @@ fn what_passes_with_a_fault_in_their_table_make_is_refused() {
         assert!(!verdict.is_equal(), "{column}: {verdict}");
     }
 }
+
+/// Quoted words of a line: names, and what is said of them.
+fn quoted(text: &str) -> Vec<&str> {
+    text.split('\'').skip(1).step_by(2).collect()
+}
+
+#[test]
+fn g_optable_gaps_writes_views_and_draws_that_a_list_by_hand_lacked_are_known() {
+    let schemas: BTreeMap<String, &str> = schema_lines().map(|line| (target(line), line)).collect();
+    let overload = |base: &str, overload: &str| {
+        let target = format!("{base}.{}", if overload.is_empty() { "default" } else { overload });
+        let line = schemas.get(&target).unwrap_or_else(|| panic!("no {target}"));
+        passes_of(line)
+    };
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/found/G-optable_gaps.txt");
+    let text = std::fs::read_to_string(path).unwrap();
+    let (mut part, mut counts, mut lacking) = ("", BTreeMap::new(), Vec::new());
+    for line in text.lines() {
+        if let Some(head) = ["MUT", "VIEW", "RANDOM"].into_iter().find(|head| line.starts_with(head)) {
+            part = head;
+            continue;
+        }
+        *counts.entry(part).or_insert(0) += 1;
+        match part {
+            "MUT" => {
+                let (base, rest) = line.trim().split_once(' ').unwrap();
+                for entry in rest.split("), (") {
+                    let at: u32 = entry.split(", ").nth(1).unwrap().parse().unwrap();
+                    let effects = overload(base, quoted(entry)[0]);
+                    // What sets a generator keeps its place among draws.
+                    if !effects.writes.contains(&at) && effects.fence == optable::Fence::Free {
+                        lacking.push(base.to_owned());
+                    }
+                }
+            }
+            "VIEW" => {
+                for base in quoted(line) {
+                    let of_base = schemas.iter().filter(|(name, _)| name.rsplit_once('.').unwrap().0 == base);
+                    if !of_base.map(|(_, line)| passes_of(line)).any(|effects| effects.alias != optable::Alias::Fresh) {
+                        lacking.push(base.to_owned());
+                    }
+                }
+            }
+            _ => {
+                for entry in line.split("], ") {
+                    let words = quoted(entry);
+                    for name in &words[1..] {
+                        if overload(words[0], name).fence == optable::Fence::Free {
+                            lacking.push(format!("{} {name}", words[0]));
+                        }
+                    }
+                }
+            }
+        }
+    }
+    assert_eq!(counts, BTreeMap::from([("MUT", 170), ("RANDOM", 1), ("VIEW", 1)]));
+    // `remove` changes lists of numbers, and `prims.as_strided` is a view that writes nothing, whatever its schema says.
+    assert_eq!(lacking, ["aten.remove", "aten.remove", "aten.remove", "prims.as_strided"]);
+}

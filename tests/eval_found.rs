@@ -57,7 +57,7 @@ fn g_v_n_cat_operators_are_known_by_their_namespace() {
 }
 
 #[test]
-fn what_an_operator_of_unknown_meaning_writes_depends_on_all_it_takes_in_every_tensor() {
+fn h_mut2_what_an_operator_of_unknown_meaning_writes_depends_on_all_it_takes_in_every_tensor() {
     let written = |scale: &str| {
         outputs(&format!(
             "x = input f32[4]; y = input f32[4]\na = clone(x); b = clone(x); s = mul(y, {scale})\n\
@@ -113,7 +113,7 @@ fn made_up(target: &str, made: &str) -> u64 {
 }
 
 #[test]
-fn numbers_that_are_made_up_are_counted() {
+fn d_h10_numbers_that_are_made_up_are_counted() {
     assert_eq!([made_up("aten.neg.default", "f32[2]"), made_up("aten.sum.default", "f32[]")], [0, 0]);
     assert_eq!(made_up("aten.erfinv.default", "f32[2]"), 1);
     assert_eq!(made_up("mylib.neg.default", "f32[2]"), 1);

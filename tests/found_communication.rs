@@ -103,7 +103,7 @@ fn around(call: &str, result: &str) -> String {
 }
 
 #[test]
-fn a_call_that_communicates_keeps_launches_apart() {
+fn d_f48_a_call_that_communicates_keeps_launches_apart() {
     for call in [
         "_dtensor.shard_dim_alltoall.default(m, 0, 0, 'tp')",
         "_c10d_functional_autograd.unheard_of.default(m, 'G')",
@@ -123,7 +123,7 @@ fn a_call_that_communicates_keeps_launches_apart() {
 }
 
 #[test]
-fn of_a_call_whose_ranks_are_not_known_nothing_is_decided() {
+fn d_f48_of_a_call_whose_ranks_are_not_known_nothing_is_decided() {
     let texts = ["c10d.isend.default(m, 1)", "c10d.irecv.default(m, 0)"].map(|call| around(call, "f32[4]"));
     let mut graphs = texts.map(|text| parse(&text).unwrap());
     let undecided = check_ranks(&graphs, &RankOptions::default()).unwrap_err();
@@ -140,7 +140,7 @@ fn of_a_call_whose_ranks_are_not_known_nothing_is_decided() {
 }
 
 #[test]
-fn what_keeps_order_is_a_fence_for_every_launch_of_its_rank() {
+fn g_order_rank0_what_keeps_order_is_a_fence_for_every_launch_of_its_rank() {
     let graph = parse(&around("c10d.barrier.default(m)", "f32[4]")).unwrap();
     verify(&graph).unwrap();
     let dependencies = Dependencies::of(&graph);
@@ -224,7 +224,7 @@ fn hlo(line: &str) -> Graph {
 }
 
 #[test]
-fn a_reducer_that_calls_another_is_known_and_one_of_two_operations_is_not() {
+fn d_h01_a_reducer_that_calls_another_is_known_and_one_of_two_operations_is_not() {
     let called = hlo("all-reduce(p), replica_groups={}, to_apply=called");
     assert_eq!((collectives(&called), others(&called)), (1, vec![]));
     let odd = hlo("all-reduce(p), replica_groups={}, to_apply=odd");
@@ -274,7 +274,7 @@ fn a_a0_a_launch_that_only_one_rank_has_is_seen_whatever_it_is() {
 }
 
 #[test]
-fn what_acts_on_the_world_or_is_not_known_keeps_its_order_in_hlo() {
+fn d_h50_what_acts_on_the_world_or_is_not_known_keeps_its_order_in_hlo() {
     for (line, kind) in [
         (
             "bf16[64]{0} custom-call(p), custom_call_target=\"x\", custom_call_has_side_effect=true",
@@ -313,7 +313,7 @@ fn c_spellings_groups_are_who_is_in_them() {
 }
 
 #[test]
-fn collectives_with_gradients_mean_what_others_do_and_stay_alone() {
+fn d_f48_collectives_with_gradients_mean_what_others_do_and_stay_alone() {
     let text = "class GraphModule(torch.nn.Module):
     def forward(self, a: \"f32[4][1]cpu\", b: \"f32[4][1]cpu\"):
         s: \"f32[8][1]cpu\" = torch.ops._c10d_functional_autograd.all_gather_into_tensor.default(a, 2, '0')
@@ -435,7 +435,7 @@ fn c_sched_ar_ar_collectives_side_by_side_in_a_schedule_are_merged() {
 }
 
 #[test]
-fn of_a_schedule_no_instruction_moves_though_collectives_stand_side_by_side() {
+fn c_sched_ar_ar_of_a_schedule_no_instruction_moves_though_collectives_stand_side_by_side() {
     // `e` reads what `c` makes, so that `d` may not take `c` past it; `f` stands behind a computation.
     let text = "HloModule m, is_scheduled=true, replica_count=2\n\n\
         add {\n  x = f32[] parameter(0)\n  y = f32[] parameter(1)\n  ROOT s = f32[] add(x, y)\n}\n\n\
@@ -507,7 +507,7 @@ fn c_generic_the_generic_form_is_read() {
 }
 
 #[test]
-fn ranks_that_spell_one_group_otherwise_launch_together() {
+fn c_spellings_ranks_that_spell_one_group_otherwise_launch_together() {
     let of = |groups: &str| {
         let text = format!(
             "HloModule m, num_partitions=2\n\nadd {{\n  x = f32[] parameter(0)\n  y = f32[] parameter(1)\n  \
@@ -528,7 +528,7 @@ fn ranks_that_spell_one_group_otherwise_launch_together() {
 }
 
 #[test]
-fn of_reducers_that_are_written_otherwise_nothing_is_decided() {
+fn a_a0_of_reducers_that_are_written_otherwise_nothing_is_decided() {
     let text = std::fs::read_to_string(path("A-a0.hlo")).unwrap();
     let other = text.replace("s.3", "sum.3");
     let [one, other] = [text, other].map(|text| Document::read(text.into_bytes()).unwrap().graphs()[0].clone());

@@ -106,7 +106,7 @@ fn d_f46_statements_are_written_as_statements_with_other_operands() {
 }
 
 #[test]
-fn statements_that_change_a_value_need_a_value_and_a_name() {
+fn d_f46_statements_that_change_a_value_need_a_value_and_a_name() {
     for (statement, part) in [
         ("y += x;  iadd = y", "use of `y`, which is not defined before this line"),
         ("x += x", "expected `;  name = x`"),
@@ -128,7 +128,7 @@ fn statements_that_change_a_value_need_a_value_and_a_name() {
 }
 
 #[test]
-fn every_augmented_assignment_is_the_function_that_python_calls() {
+fn g_iadd_statement_every_augmented_assignment_is_the_function_that_python_calls() {
     for (sign, name) in [
         ("+=", "iadd"),
         ("-=", "isub"),
@@ -159,7 +159,7 @@ fn every_augmented_assignment_is_the_function_that_python_calls() {
 }
 
 #[test]
-fn attributes_of_values_keep_their_name_as_target() {
+fn g_view_data_attr_attributes_of_values_keep_their_name_as_target() {
     let text = "class G(torch.nn.Module):\n    def forward(self, x: \"f32[4, 4]\"):\n        y = x.data\n        z = y.T\n        return (y, z)\n";
     let read = FxText::parse(text.into()).unwrap();
     assert_eq!(call(&read.graphs()[0], "y"), "getattr.data(x)");
@@ -187,7 +187,7 @@ fn b_mesh_groups_that_the_same_call_makes_are_one_group() {
 }
 
 #[test]
-fn groups_that_other_calls_make_are_other_groups() {
+fn b_mesh_groups_that_other_calls_make_are_other_groups() {
     let body = |second: &str| {
         format!(
             "class G(torch.nn.Module):\n    def forward(self, m, n, a: \"f32[4]\"):\n        g0 = torch.ops._dtensor.mesh_get_process_group.default(m, 0)\n        r0: \"f32[4]\" = torch.ops._c10d_functional.all_reduce.default(a, 'sum', g0)\n        g = {second}\n        r1: \"f32[4]\" = torch.ops._c10d_functional.all_reduce.default(a, 'sum', g)\n        return (r0, r1)\n"
@@ -226,7 +226,7 @@ fn fixture(name: &str) -> FxText {
 }
 
 #[test]
-fn a_call_of_graphs_that_the_file_holds_does_what_they_do() {
+fn invoke_subgraph_a_call_of_graphs_that_the_file_holds_does_what_they_do() {
     let text = fixture("regional_fsdp.txt");
     let graph = &text.graphs()[0];
     assert!(graph.bodies.get("self.repeated_subgraph0").is_some() && text.graphs()[1].bodies.is_empty());
@@ -248,7 +248,7 @@ fn a_call_of_graphs_that_the_file_holds_does_what_they_do() {
 }
 
 #[test]
-fn graphs_of_one_name_belong_to_the_graph_that_they_stand_below() {
+fn invoke_subgraph_graphs_of_one_name_belong_to_the_graph_that_they_stand_below() {
     let outer = |body: &str| {
         format!(
             "class G(torch.nn.Module):\n    def forward(self, x: \"f32[4]\"):\n        b = self.body\n        c = torch.ops.higher_order.invoke_subgraph(b, 's', x)\n        r: \"f32[4]\" = c[0]\n        return (r,)\n    class body(torch.nn.Module):\n        def forward(self, x: \"f32[4]\"):\n            y: \"f32[4]\" = torch.ops.{body}\n            return (y,)\n"
@@ -336,7 +336,7 @@ fn graph_with(statement: &str) -> String {
 }
 
 #[test]
-fn a_graph_that_cannot_be_read_does_not_keep_others_from_being_read() {
+fn h_trunc_a_graph_that_cannot_be_read_does_not_keep_others_from_being_read() {
     let good = graph_with("y: \"f32[4]\" = torch.ops.aten.neg.default(x)");
     let cut = &good[..good.find("        return").unwrap()];
     for (bad, line, part) in [
@@ -369,7 +369,7 @@ fn a_graph_that_cannot_be_read_does_not_keep_others_from_being_read() {
 }
 
 #[test]
-fn graphs_inside_of_one_that_cannot_be_read_are_not_those_of_another() {
+fn h_trunc_graphs_inside_of_one_that_cannot_be_read_are_not_those_of_another() {
     let outer = "class G(torch.nn.Module):\n    def forward(self, x: \"f32[4]\"):\n        b = self.body\n        c = torch.ops.higher_order.invoke_subgraph(b, 's', x)\n        return (c,)\n";
     let body = "    class body(torch.nn.Module):\n        def forward(self, x: \"f32[4]\"):\n            return (x,)\n";
     let file = format!("{outer}{}{body}", outer.replace("', x)", "', y)"));
@@ -397,7 +397,7 @@ fn c_gloo_mixed_gathers_of_several_dtypes_are_not_written_as_one_list() {
 
 /// Files with a byte changed, a line doubled, left out or cut off are read or refused, and come back as they are.
 #[test]
-fn damaged_inputs_are_refused_or_come_back_byte_for_byte() {
+fn h_trunc_damaged_inputs_are_refused_or_come_back_byte_for_byte() {
     let names = ["D-F46.fx.txt", "G-iadd_statement.txt", "B-mesh_groups.txt", "H-mut2.log", "H-inter.log"];
     let (mut state, mut accepted) = (7u64, 0);
     let mut next = move |below: usize| {

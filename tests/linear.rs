@@ -49,7 +49,7 @@ fn g_slices_gen_the_proof_is_linear_in_a_chain_of_joins_of_one_tensor() {
 }
 
 #[test]
-fn a_part_of_a_buffer_is_what_was_written_to_it_last() {
+fn g_slices_gen_a_part_of_a_buffer_is_what_was_written_to_it_last() {
     let text = |last: &str| {
         format!(
             "buf = input f32[16]; a = input f32[8]; b = input f32[4]\ns = slice(buf, 2, 10); copy_(s, a)\n\

@@ -178,7 +178,7 @@ fn a_two_devices_one_launch_is_refused_with_both_tensors_and_devices() {
 }
 
 #[test]
-fn members_of_one_launch_that_overlap_are_refused_by_name() {
+fn a_two_devices_one_launch_members_that_overlap_are_refused_by_name() {
     let text = |a: &str, b: &str| {
         format!(
             "x = input f32[8]\na = slice(x, {a})\nb = slice(x, {b})\nr = all_reduce_coalesced_([a, b], sum, G0:2)\nw = wait(r)\noutput(x)"
@@ -194,7 +194,7 @@ fn members_of_one_launch_that_overlap_are_refused_by_name() {
 }
 
 #[test]
-fn an_exchange_of_more_ranks_than_can_be_listed_is_refused() {
+fn g_huge_group_an_exchange_of_more_ranks_than_can_be_listed_is_refused() {
     let text =
         "x = input f32[4000000000]\na = all_to_all(x, [], [], G:4000000000) : f32[4000000000]\nw = wait(a)\noutput(w)";
     let error = lower(&native(text), &LowerOptions::default()).unwrap_err().to_string();

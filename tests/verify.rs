@@ -236,6 +236,64 @@ z = neg(o)  # error: `z` reads `g`, whose result is pending; expected a wait on 
 }
 
 #[test]
+fn d_f47_parts_of_one_buffer_are_pending_by_their_bytes() {
+    let inputs = "x = input f32[4]; b = input f32[16, 2]";
+    // By what the second gather writes: whether it may while the first is in flight in rows 4 to 8.
+    for (part, is_free) in [
+        ("aten.slice.Tensor(b, 0, 0, 4) : f32[4, 2]", true),
+        ("aten.slice.Tensor(b, 0, 8, None) : f32[8, 2]", true),
+        ("aten.slice.Tensor(b, 0, -8, -4) : f32[4, 2]", true),
+        ("aten.narrow.default(b, 0, 8, 4) : f32[4, 2]", true),
+        ("aten.select.int(b, 0, 8) : f32[2]", true),
+        ("aten.slice.Tensor(b, 0, 0, 5) : f32[5, 2]", false),
+        ("aten.slice.Tensor(b, 0, 7, 12) : f32[5, 2]", false),
+        ("aten.slice.Tensor(b, 0, -12, -8) : f32[4, 2]", false),
+        ("aten.slice.Tensor(b, 1, 0, 1) : f32[16, 1][2, 1]", false),
+        ("aten.select.int(b, 0, 7) : f32[2]", false),
+        ("aten.as_strided.default(b, [4, 2], [2, 1], 16) : f32[4, 2]", false),
+        ("aten.slice.Tensor(b, 0, 5, 5) : f32[0, 2]", false),
+    ] {
+        let text = format!(
+            "{inputs}
+p = aten.slice.Tensor(b, 0, 4, 8) : f32[4, 2]
+q = {part}
+g = all_gather(x, G:2, out=p)
+h = all_gather(x, G:2, out=q)"
+        );
+        let said = verify(&read(&text)).map_or_else(|errors| errors.to_string(), |()| String::new());
+        assert_eq!(!said.contains("`h` reads `g`, whose result is pending"), is_free, "{part}: {said}");
+        assert!(!said.contains("`g` reads"), "{part}: {said}");
+    }
+    refuses_text(
+        "x = input f32[4]; b = input f32[16]
+p = aten.slice.Tensor(b, 0, 0, 8) : f32[8]
+q = aten.slice.Tensor(p, 0, 4, 8) : f32[4]
+r = aten.slice.Tensor(b, 0, 8, 16) : f32[8]
+g = all_gather(x, G:2, out=p)
+s = neg(q)  # error: `s` reads `g`, whose result is pending; expected a wait on `g` before
+t = neg(r)
+v = neg(b)  # error: `v` reads `g`, whose result is pending; expected a wait on `g` before
+h = all_gather(x, G:2, out=r)
+w = wait(h)
+u = neg(q)  # error: `u` reads `g`, whose result is pending; expected a wait on `g` before
+z = neg(r)
+y = wait(q)
+o = neg(b)
+",
+    );
+    // A turned matrix has other rows than it was stated to have.
+    refuses_text(
+        "x = input f32[1, 1]; b = input f32[2, 2]
+p = aten.slice.Tensor(b, 0, 0, 1) : f32[1, 2]
+t = aten.t_.default(b) : f32[2, 2]
+q = aten.slice.Tensor(b, 0, 1, 2) : f32[1, 2]
+g = all_gather(x, G:2, dim=1, out=p)
+s = neg(q)  # error: `s` reads `g`, whose result is pending; expected a wait on `g` before
+",
+    );
+}
+
+#[test]
 fn elements_of_a_coalesced_result_are_waited_for_one_by_one() {
     refuses_text(
         "x = input f32[4]; y = input f32[4]

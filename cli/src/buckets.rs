@@ -3,7 +3,7 @@
 use crate::talk;
 use anyhow::{Context, Result, bail};
 use bucketeer::formats::{Document, Format};
-use bucketeer::ir::Graph;
+use bucketeer::ir::{CollectiveKind, Graph};
 use bucketeer::passes::bucketing::{BucketKind, BucketOptions, Measure, MixedDtype, Mode, Unpack, matches_pattern};
 use bucketeer::passes::select::{Caps, Policy};
 use bucketeer::passes::{Pass, Pipeline, format_bytes, parse_bytes};
@@ -366,6 +366,19 @@ fn absurd_caps(options: &BucketOptions) -> Option<String> {
     Some(format!("warning: a cap of {} for {kind} is above 1 TiB; is the unit right?", format_bytes(*cap)))
 }
 
+/// Whether a graph gathers tensors of more than one dtype.
+fn gathers_several_dtypes(document: &Document) -> bool {
+    document.graphs().iter().any(|graph| {
+        let gathers = graph.order().iter().copied().filter(|&id| {
+            graph.collective(id).is_some_and(|made| matches!(made.kind, CollectiveKind::AllGather { .. }))
+        });
+        let inputs = gathers.flat_map(|id| graph.collective_inputs(id));
+        let mut dtypes = inputs.filter_map(|&input| graph.tensor(input)).map(|tensor| tensor.dtype);
+        let first = dtypes.next();
+        dtypes.any(|dtype| Some(dtype) != first)
+    })
+}
+
 impl Passes {
     /// Fits the passes to the form of the file: in HLO text a merged collective takes its members as they are, and no
     /// value is a view of another. Refuses what the form has no words for.
@@ -381,6 +394,9 @@ impl Passes {
             let lists = options.mode == Mode::Coalesced && options.kind == BucketKind::AllGather;
             if is_pytorch && lists && options.mixed_dtype == MixedDtype::Bytes {
                 options.mixed_dtype = MixedDtype::Split;
+                if !gathers_several_dtypes(document) {
+                    continue;
+                }
                 self.notes.push(
                     "note: gathers of several dtypes are not merged: PyTorch's gloo backend computes a coalesced gather \
                      of them wrongly; --mode concat sends them as bytes"

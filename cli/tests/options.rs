@@ -113,3 +113,12 @@ fn policy_xla_without_caps_works_on_fx_text_and_leaves_permutes_alone() {
     assert_eq!(ran.out().matches("all_reduce_coalesced").count(), 1, "{}", ran.out());
     folder.run("rewrite f.txt --policy xla --permute none").expect(2, &["no word for several permutes"]);
 }
+
+#[test]
+fn a_near_of_gathers_that_a_graph_lacks_nothing_is_said() {
+    let folder = Folder::with("f.txt", FX);
+    let ran = folder.run("rewrite f.txt --policy xla").expect(0, &["proven equal"]);
+    assert!(!ran.talk().contains("gathers of several dtypes"), "{}", ran.talk());
+    let ran = folder.run("rewrite f.txt --policy xla --all-reduce 100 --explain");
+    ran.expect(0, &["s1 ", "cap reached: does not fit with `s2`"]);
+}

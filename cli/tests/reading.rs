@@ -68,7 +68,7 @@ fn mixed_log() -> String {
 }
 
 #[test]
-fn a_log_of_two_ranks_is_rewritten_rank_by_rank() {
+fn h_inter_a_log_of_two_ranks_is_rewritten_rank_by_rank() {
     let folder = Folder::with("both.log", mixed_log());
     folder.run("rewrite both.log").expect(2, &["several graphs are rewritten to several files"]);
     folder.write("groups.json", r#"{"0": [0, 1]}"#);
@@ -141,7 +141,7 @@ fn h_dynamo_dtensor_graphs_without_collectives_say_why() {
 }
 
 #[test]
-fn the_last_cap_of_a_list_may_be_none() {
+fn all_reduce_8kib_none_has_no_limit_from_the_second_bucket_on() {
     let folder = Folder::with("g.txt", FX);
     folder.run("rewrite g.txt --all-gather 8KiB,none").expect(0, &[]);
     folder
@@ -198,7 +198,7 @@ fn called(operator: &str, body: &str) -> String {
 }
 
 #[test]
-fn a_call_of_a_graph_keeps_collectives_apart_only_where_the_graph_communicates() {
+fn control_deps_and_invoke_subgraph_keep_collectives_apart_only_where_their_graph_communicates() {
     for operator in ["control_deps", "invoke_subgraph"] {
         let folder = Folder::with("g.txt", called(operator, "aten.mul.Tensor(x, b)"));
         let ran = folder.run("rewrite g.txt --graph G --verify -o out.txt").expect(0, &["proven equal"]);

@@ -103,7 +103,7 @@ fn g_huge_group_is_an_error_on_every_backend() {
 }
 
 #[test]
-fn programs_that_are_the_same_have_no_ratios() {
+fn run_without_repeat_has_no_ratios_for_programs_that_are_the_same() {
     let one = "x = input f32[4]\ns = all_reduce(x, sum, G:2) : f32[4]; w = wait(s) : f32[4]\noutput(w)\n";
     let ran = Folder::with("g.bkt", one).run("run g.bkt").expect(0, &[]);
     assert!(ran.out().contains("  both are the same program: nothing was bucketed"), "{}", ran.out());

@@ -31,6 +31,7 @@
 mod collectives;
 mod error;
 mod pending;
+mod spans;
 
 pub use error::{VerifyError, VerifyErrors};
 

@@ -1,9 +1,10 @@
 //! Whether a pending result is read.
 //!
-//! Each node's value is in one storage or several; a view shares those of its operand. A collective makes the
-//! storages of its result pending, and a wait on any view of them makes them valid. One walk in program order.
+//! Each node's value is in one storage or several; a view shares those of its operand, or a span of the one. A collective
+//! makes the storages of its result pending, and a wait on any view of them makes them valid. One walk in program order.
 
 use super::VerifyError;
+use super::spans::{Pending, Span};
 use crate::ir::effects::EffectTable;
 use crate::ir::entities::NodeId;
 use crate::ir::graph::Graph;
@@ -14,7 +15,9 @@ use crate::ir::strides::must_copy;
 /// The storages of a value.
 #[derive(Clone, Copy)]
 enum Storages {
-    /// This many from this one on: one for a tensor, one for each element of a coalesced result.
+    /// A span of this one.
+    One(u32, Span),
+    /// This many from this one on, one for each element of a coalesced result.
     Range(u32, u32),
     /// A list kept by [`Walk`]: the operands of a collective that writes several.
     List(u32),
@@ -32,8 +35,10 @@ struct Walk<'g> {
     /// By arena index.
     of: Vec<Storages>,
     /// By storage: what made it pending.
-    pending: Vec<Option<NodeId>>,
+    pending: Vec<Pending>,
     lists: Vec<Vec<Storages>>,
+    /// Whether sizes or strides were changed in place above, so that types do not say where parts lie.
+    restated: bool,
 }
 
 /// Reports each read or write of a pending value.
@@ -44,6 +49,7 @@ pub(super) fn check(graph: &Graph, errors: &mut Vec<VerifyError>) {
         of: vec![Storages::default(); graph.arena_len()],
         pending: Vec::new(),
         lists: Vec::new(),
+        restated: false,
     };
     for &id in graph.order() {
         walk.node(id, errors);
@@ -56,7 +62,7 @@ impl Walk<'_> {
         match graph.node(id).op {
             Op::Input => {
                 let pending = graph.meta_of(id).pending.then_some(id);
-                self.of[id.index()] = self.fresh(1, pending);
+                self.of[id.index()] = self.fresh(pending);
             }
             Op::Output => {}
             Op::Wait => {
@@ -77,10 +83,18 @@ impl Walk<'_> {
         }
     }
 
-    fn fresh(&mut self, count: u32, pending: Option<NodeId>) -> Storages {
+    /// A storage of its own.
+    fn fresh(&mut self, pending: Option<NodeId>) -> Storages {
+        let Storages::Range(first, _) = self.several(1, pending) else { return Storages::default() };
+        Storages::One(first, Span::ALL)
+    }
+
+    fn several(&mut self, count: u32, pending: Option<NodeId>) -> Storages {
         let first = self.pending.len() as u32;
-        self.pending.resize(self.pending.len() + count as usize, pending);
-        Storages::Range(first, count)
+        self.pending.resize(self.pending.len() + count as usize, Pending::default());
+        let storages = Storages::Range(first, count);
+        self.set_pending(storages, pending);
+        storages
     }
 
     /// Makes the result of a collective pending.
@@ -88,8 +102,8 @@ impl Walk<'_> {
         let graph = self.graph;
         let inputs = graph.collective_inputs(id);
         let written: Vec<NodeId> = match collective.variant {
-            Variant::Functional if collective.coalesced => return self.fresh(inputs.len() as u32, Some(id)),
-            Variant::Functional => return self.fresh(1, Some(id)),
+            Variant::Functional if collective.coalesced => return self.several(inputs.len() as u32, Some(id)),
+            Variant::Functional => return self.fresh(Some(id)),
             Variant::InPlace => inputs.to_vec(),
             Variant::Out => {
                 let mut out = Vec::new();
@@ -130,16 +144,19 @@ impl Walk<'_> {
             Alias::Of(_) | Alias::Fresh | Alias::Written | Alias::Any => None,
         };
         self.of[id.index()] = match base_storages {
+            Some(Storages::One(storage, span)) if self.restated => Storages::One(storage, span.somewhere()),
+            Some(Storages::One(storage, span)) => Storages::One(storage, span.of_view(self.graph, id)),
             Some(storages) => self.element(storages, element_index(self.graph, id)),
-            None => self.fresh(1, None),
+            None => self.fresh(None),
         };
+        self.restated |= effects.restates;
     }
 
     /// The storages of one element of a tuple, or all of them.
     fn element(&self, storages: Storages, index: Option<u32>) -> Storages {
         let element = match (storages, index) {
             (Storages::Range(first, count), Some(index)) if count > 1 && index < count => {
-                Some(Storages::Range(first + index, 1))
+                Some(Storages::One(first + index, Span::ALL))
             }
             (Storages::List(list), Some(index)) => self.lists[list as usize].get(index as usize).copied(),
             _ => None,
@@ -163,8 +180,10 @@ impl Walk<'_> {
 
     fn first_pending(&self, storages: Storages) -> Option<NodeId> {
         match storages {
+            Storages::One(storage, span) => self.pending[storage as usize].by(span),
             Storages::Range(first, count) => {
-                self.pending[first as usize..(first + count) as usize].iter().find_map(|pending| *pending)
+                let mut each = self.pending[first as usize..(first + count) as usize].iter();
+                each.find_map(|pending| pending.by(Span::ALL))
             }
             Storages::List(list) => self.lists[list as usize].iter().find_map(|&each| self.first_pending(each)),
         }
@@ -172,8 +191,10 @@ impl Walk<'_> {
 
     fn set_pending(&mut self, storages: Storages, value: Option<NodeId>) {
         match storages {
+            Storages::One(storage, span) => self.pending[storage as usize].set(span, value),
             Storages::Range(first, count) => {
-                self.pending[first as usize..(first + count) as usize].fill(value);
+                let each = self.pending[first as usize..(first + count) as usize].iter_mut();
+                each.for_each(|pending| pending.set(Span::ALL, value));
             }
             Storages::List(list) => {
                 let each = std::mem::take(&mut self.lists[list as usize]);
