@@ -70,6 +70,7 @@ pub fn refused(files: &[File], error: RanksError) -> anyhow::Error {
             Some(file) => InputFault::of_file(&file.label, error).into(),
             None => anyhow!(error),
         },
+        RanksError::TooManyRanks { .. } => anyhow!(error),
         RanksError::NoGraphOfRank { .. } | RanksError::RankTwice { .. } => {
             let labels: Vec<&str> = files.iter().map(|file| &*file.label).collect();
             InputFault::of_file(&labels.join(", "), error).into()

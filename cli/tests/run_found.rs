@@ -103,6 +103,12 @@ fn g_huge_group_is_an_error_on_every_backend() {
 }
 
 #[test]
+fn g_huge_group_is_an_error_of_check_ranks_too() {
+    let said = ["group `G`: it has 4000000000 ranks; at most 1048576 can be compared"];
+    found("G-huge_group.bkt").run("check-ranks G-huge_group.bkt").expect(2, &said);
+}
+
+#[test]
 fn run_without_repeat_has_no_ratios_for_programs_that_are_the_same() {
     let one = "x = input f32[4]\ns = all_reduce(x, sum, G:2) : f32[4]; w = wait(s) : f32[4]\noutput(w)\n";
     let ran = Folder::with("g.bkt", one).run("run g.bkt").expect(0, &[]);

@@ -45,6 +45,14 @@ pub enum RanksError {
         /// The group.
         group: String,
     },
+    /// A group has more ranks than are listed one by one.
+    #[error("group `{group}`: it has {ranks} ranks; at most {MOST_RANKS} can be compared")]
+    TooManyRanks {
+        /// The group.
+        group: String,
+        /// Its size.
+        ranks: u32,
+    },
     /// A group has ranks that have no graph.
     #[error("group `{group}` has rank {rank}, but there are graphs for {graphs} ranks")]
     NoGraphOfRank {
@@ -266,6 +274,9 @@ fn used(graph: &Graph) -> Vec<GroupId> {
     (0..seen.len()).filter(|&at| seen[at]).map(GroupId::from_index).collect()
 }
 
+/// Groups whose members are not given are listed up to this size.
+const MOST_RANKS: u32 = 1 << 20;
+
 /// The teams that a name stands for.
 fn listed(group: &ProcessGroup, options: &RankOptions, ranks: Option<u32>) -> Result<Vec<Vec<u32>>, RanksError> {
     if let Some(given) = options.groups.get(&*group.name) {
@@ -275,6 +286,9 @@ fn listed(group: &ProcessGroup, options: &RankOptions, ranks: Option<u32>) -> Re
         return Ok(group.members.iter().map(|list| list.iter().map(|rank| rank.0).collect()).collect());
     }
     match (group.size, ranks) {
+        (Some(size), None) if size > MOST_RANKS => {
+            Err(RanksError::TooManyRanks { group: group.name.to_string(), ranks: size })
+        }
         (Some(size), None) => Ok(vec![(0..size).collect()]),
         (Some(1), Some(ranks)) => Ok((0..ranks).map(|rank| vec![rank]).collect()),
         (size, Some(ranks)) if size.is_none_or(|size| size == ranks) => Ok(vec![(0..ranks).collect()]),
