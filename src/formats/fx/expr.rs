@@ -522,9 +522,9 @@ impl<'a> Parser<'a> {
             text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'.' | b'+' | b'-' | b'e'))
                 && text.parse::<f64>().is_ok()
         };
-        let signs = inner.char_indices().filter(|&(at, c)| at > 0 && matches!(c, '+' | '-'));
+        let mut signs = inner.char_indices().filter(|&(at, c)| at > 0 && matches!(c, '+' | '-'));
         let (real, imaginary) =
-            signs.filter(|&(at, _)| !inner[..at].ends_with('e')).last().map(|(at, _)| inner.split_at(at))?;
+            signs.rfind(|&(at, _)| !inner[..at].ends_with('e')).map(|(at, _)| inner.split_at(at))?;
         if !is_number(real) || !is_number(imaginary) {
             return None;
         }

@@ -107,3 +107,16 @@ fn deep_nesting_is_an_error() {
         assert_eq!(fault(open), "at most 200 nested brackets", "{open}");
     }
 }
+
+#[test]
+fn complex_numbers_are_read_as_python_prints_them() {
+    for number in ["(3+4.5j)", "(-0.5-1j)", "(1e-05+2e+16j)", "4.5j", "(0-1e-07j)"] {
+        let key = format!("torch.ops.aten.add.Tensor(%, {number})");
+        assert_eq!(shown(&key), format!("aten.add.Tensor: %0, {number}"));
+        assert_eq!(shown(&format!("torch.ops.f.g([{number}, 2])")), format!("f.g: [{number}, 2]"));
+    }
+    for fault in ["(3+j)", "(3+4j", "(3+4)", "(e+4j)"] {
+        let key = format!("torch.ops.f.g({fault})");
+        assert!(parse_right_side(&key).is_err(), "{fault}");
+    }
+}
