@@ -228,6 +228,12 @@ fn what_is_written_through_a_view_is_written() {
             continue;
         }
         let Some(call) = call_with(schema, index, "w") else { continue };
+        // Through a view of no elements nothing is written, and what is converted is a copy.
+        let call = match &*call {
+            narrow if narrow.starts_with("aten.narrow.") => call.replace(", 0)", ", 2)"),
+            to if to.starts_with("aten.to.") => call.replace("f64", "f32"),
+            _ => call,
+        };
         let start = "x = input f32[4, 4]; y = input f32[4, 4]; w = input f32[4, 4]";
         for ty in ["f32[4, 4]", "f32[4]", ""] {
             let view = if ty.is_empty() { format!("v = {call}") } else { format!("v = {call} : {ty}") };

@@ -338,3 +338,15 @@ fn a_reshape_that_has_to_copy_reads_and_is_no_view() {
     let late = "x = input f32[4, 2]; t = transpose(x); s = all_reduce_(x, sum, G0:2); y = reshape(t, [8])\n";
     assert!(verify(&read(&format!("{late}w = wait(s); output(y, w)"))).is_err());
 }
+
+#[test]
+fn d_f47_a_part_of_every_other_row_may_be_any_of_them() {
+    let text = "x = input f32[4]; b = input f32[16, 2]
+even = aten.slice.Tensor(b, 0, 0, 16, 2) : f32[8, 2]
+p = aten.slice.Tensor(b, 0, 4, 8) : f32[4, 2]
+q = aten.slice.Tensor(even, 0, 0, 4) : f32[4, 2]
+g = all_gather(x, G:2, out=p)
+h = relu(q)";
+    let said = verify(&read(text)).map_or_else(|errors| errors.to_string(), |()| String::new());
+    assert!(said.contains("`h` reads `g`, whose result is pending"), "{said}");
+}
