@@ -275,7 +275,7 @@ fn a_missing_wait_before_a_collective_is_seen() {
             let (producer, event) = (context.stream().unwrap(), context.event().unwrap());
             let buffer = filled(&stream, context, &[0; 8]);
             stream.synchronize().unwrap();
-            session.delay_stream_us(&producer, if comm.rank() == 1 { 60_000 } else { 0 });
+            session.delay_stream_us(&producer, if comm.rank() == 1 { 600_000 } else { 0 });
             producer.fill(&buffer, 0..8, 1).unwrap();
             producer.record(&event).unwrap();
             if waits {
