@@ -6,7 +6,7 @@
 //! around it, and ranks are held to it.
 //!
 //! FX names the operator; HLO text is read once, and what was found there stands in two arguments of the call:
-//! [`COMMUNICATION`] says what moves, [`GROUP`] between whom.
+//! `communication` says what moves, `group` between whom.
 
 use super::args::{Arg, Args, Spacing};
 use super::entities::{GroupId, NodeId};

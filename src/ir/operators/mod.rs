@@ -2,7 +2,7 @@
 //! users declare.
 //!
 //! The first of these that knows an operator counts: a declaration, then the table of PyTorch's operators with what
-//! [`exceptions`] adds to it, then [`python`]. What none of them knows **may** do anything that an operator can: it may write
+//! `exceptions.rs` adds to it, then `python.rs`. What none of them knows **may** do anything that an operator can: it may write
 //! and alias the tensors that it is given and may draw random numbers ([`Effects::assumed`]). That it does not communicate is
 //! an assumption that verdicts name.
 
