@@ -312,3 +312,11 @@ fn g_v_fecopy_operands_that_share_memory_are_not_operands_that_hold_the_same() {
     assert!(!prove(&read(&text("x")), &read(&text("y"))).is_equal());
     assert!(!prove(&read(&text("y")), &read(&text("x"))).is_equal());
 }
+
+#[test]
+fn an_out_that_is_given_another_size_is_not_followed() {
+    let made = "a = input i64[0]\nr = aten.arange.start_out(29, -1, -1, out=a) : i64[30]\noutput(r)";
+    let left = "a = input i64[0]\noutput(a)";
+    let [made, left] = [made, left].map(|text| bucketeer::ir::text::parse(text).unwrap());
+    assert!(matches!(bucketeer::check::prove(&made, &left), bucketeer::check::Verdict::CannotDecide(_)));
+}

@@ -22,6 +22,14 @@ impl Walk<'_, '_> {
             self.note_foreign(id, key);
             return self.reshaped(id, position, key);
         }
+        // An `out` that does not fit is given another size, and so memory that is not followed.
+        if let Alias::Of(index) = effects.alias
+            && let Some(&into) = operands.get(index as usize).filter(|_| effects.writes.contains(&index))
+            && let (Some(was), Some(made)) = (graph.tensor(into), graph.tensor(id))
+            && was.shape != made.shape
+        {
+            return undecided(id, format!("it gives `{}` another size", graph.name_of(into)));
+        }
         let written: Vec<usize> = effects.writes.iter().map(|&index| index as usize).collect();
         let known = if effects.may { None } else { self.known_write(id, target, written.len()) };
         if known.is_none() {
