@@ -146,7 +146,8 @@ fn fresh_graphs_are_rewritten_and_the_text_that_is_written_is_proven() {
         }
     }
     assert!(failures.is_empty(), "{}", failures.join("\n"));
-    assert!(merged > 20, "{merged} launches merged");
+    let least = if files::shared().is_some() { 21 } else { 12 };
+    assert!(merged >= least, "{merged} launches merged");
 }
 
 /// Graphs that no program is made of, by the end of their path and their name, with what is said.
@@ -197,9 +198,10 @@ fn fresh_graphs_are_lowered_and_proven_or_refused_by_name() {
 
 #[test]
 fn a_fresh_graph_whose_operators_are_declared_is_lowered_and_proven() {
-    let Some(shared) = files::shared() else { return };
-    let path = shared.join("torch/fresh/fp8_delayed_scaling/infer_post.full.txt");
+    let path = files::fixtures().with_file_name("fresh").join("fp8_delayed_scaling.txt");
     let mut graph = document(&path, files::read(&path)).graphs()[0].clone();
+    let groups = GroupsFile::parse(br#"{"0": [[0, 1, 2, 3]]}"#).unwrap();
+    assert!(groups.apply(&mut graph).unwrap().is_empty());
     assert!(lowered(&graph).is_err());
     let declared = "held::quantize(Tensor x, Tensor scale, Tensor(a!) history) -> Tensor";
     graph.operators = Operators::parse(declared).unwrap();
