@@ -1,6 +1,6 @@
 //! What schemas do not say, each with its reason. Found by running operators under PyTorch and by reading their kernels.
 
-use super::reading::{Bound, alias_of};
+use super::reading::{Bound, add_writes, alias_of};
 use crate::ir::args::Arg;
 use crate::ir::optable::{Alias, Effects, Fence, Placement};
 
@@ -300,10 +300,10 @@ impl Extra {
         if let Some(trains) = self.trains
             && bound.get(&[trains]) != Some(&Arg::Bool(false))
         {
-            add(&mut effects, &bound.operands(|p| matches!(&*p.name, "running_mean" | "running_var")));
+            add_writes(&mut effects.writes, &bound.operands(|p| matches!(&*p.name, "running_mean" | "running_var")));
         }
         if let Some(parameters) = self.writes {
-            add(&mut effects, &bound.operands(|p| parameters.contains(&&*p.name)));
+            add_writes(&mut effects.writes, &bound.operands(|p| parameters.contains(&&*p.name)));
         }
         if self.writes_nothing {
             effects.writes.clear();
@@ -337,15 +337,6 @@ impl Extra {
         }
         effects
     }
-}
-
-fn add(effects: &mut Effects, writes: &[u32]) {
-    for &index in writes {
-        if !effects.writes.contains(&index) {
-            effects.writes.push(index);
-        }
-    }
-    effects.writes.sort_unstable();
 }
 
 /// Attention without dropout draws nothing, whatever the tag says. The probability is zero unless it is given.

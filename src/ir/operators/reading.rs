@@ -117,15 +117,20 @@ pub(super) fn alias_of(shared: &[u32], writes: &[u32]) -> Alias {
     }
 }
 
-/// What either of two may do.
-pub(super) fn either(a: Effects, b: &Effects) -> Effects {
-    let mut writes = a.writes;
-    for &index in &b.writes {
+/// Adds operands that are written to others, in order and each once.
+pub(super) fn add_writes(writes: &mut Operands, more: &[u32]) {
+    for &index in more {
         if !writes.contains(&index) {
             writes.push(index);
         }
     }
     writes.sort_unstable();
+}
+
+/// What either of two may do.
+pub(super) fn either(a: Effects, b: &Effects) -> Effects {
+    let mut writes = a.writes;
+    add_writes(&mut writes, &b.writes);
     let alias = match (a.alias, b.alias) {
         (x, y) if x == y => x,
         (x, Alias::Fresh) | (Alias::Fresh, x) => x,
