@@ -230,8 +230,9 @@ fn invoke_subgraph_a_call_of_graphs_that_the_file_holds_does_what_they_do() {
     let text = fixture("regional_fsdp.txt");
     let graph = &text.graphs()[0];
     assert!(graph.bodies.get("self.repeated_subgraph0").is_some() && text.graphs()[1].bodies.is_empty());
-    // Its body gathers.
-    assert_eq!(optable::effects(graph, node(graph, "invoke_subgraph_2")).fence, Fence::Full);
+    // Its body gathers, waits for what it gathers, and always runs.
+    let effects = optable::effects(graph, node(graph, "invoke_subgraph_2"));
+    assert_eq!((effects.fence, effects.launches), (Fence::Free, true));
     let text = fixture("cond_collectives.txt");
     let graph = &text.graphs()[0];
     assert_eq!(optable::effects(graph, node(graph, "cond_1")).fence, Fence::Full);

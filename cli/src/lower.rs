@@ -98,7 +98,7 @@ pub fn run(arguments: LowerArgs) -> Result<Verdict> {
     let mut document = input::read_document(&arguments.graph)?;
     facts.apply(&mut document)?;
     input::well_formed(&label, &document)?;
-    let [graph] = document.graphs() else {
+    let Some(graph) = document.only_graph() else {
         bail!("{label} holds {}; lower one at a time, with --graph N", count(document.graphs().len(), "graph"));
     };
     let (program, report) = lowered(&label, graph, &options)?;
@@ -107,6 +107,7 @@ pub fn run(arguments: LowerArgs) -> Result<Verdict> {
         Some(pipeline) => {
             let mut rewritten = graph.clone();
             pipeline.run(&mut rewritten).map_err(|error| anyhow!(error).context(label.clone()))?;
+            pipeline.run_in_bodies(&mut rewritten).map_err(|error| anyhow!(error).context(label.clone()))?;
             let (after, report) = lowered(&label, &rewritten, &options)?;
             (rewritten, after, report, Some(program.peak_bytes()))
         }
@@ -155,7 +156,7 @@ fn summary(program: &Program, report: LowerReport, before: Option<u64>) -> Vec<S
         match step.kind {
             StepKind::Pack(_) | StepKind::Unpack(_) => packs += 1,
             StepKind::Copy(_) => copies += 1,
-            StepKind::Compute(_) => computes += 1,
+            StepKind::Compute(_) | StepKind::Run(_) => computes += 1,
             StepKind::Collective(_) | StepKind::Wait(_) => {}
         }
     }

@@ -155,7 +155,7 @@ pub fn run(arguments: RunArgs) -> Result<Verdict> {
     let mut document = input::read_document(&job.graph)?;
     progress.pause(|| job.facts.apply(&mut document))?;
     input::well_formed(&label, &document)?;
-    let [graph] = document.graphs() else {
+    let Some(graph) = document.only_graph() else {
         let what = format!("it holds {}; `run` takes one, as --graph N says", count(document.graphs().len(), "graph"));
         return Err(InputFault::of_file(&label, what).into());
     };
@@ -165,6 +165,7 @@ pub fn run(arguments: RunArgs) -> Result<Verdict> {
         PipelineError::Input(errors) => InputFault::of_verify(&label, &document, 0, &errors).into(),
         error => anyhow!(error).context(label.clone()),
     })?;
+    job.pipeline.run_in_bodies(&mut bucketed).map_err(|error| anyhow!(error).context(label.clone()))?;
     let declined = declined(&reports);
     let (graphs, scaling) = job.sized(graph, &bucketed)?;
     let programs = [job.lower(&graphs[0])?, job.lower(&graphs[1])?];

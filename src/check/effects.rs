@@ -71,6 +71,8 @@ pub(super) struct Effects {
     pub alias: Alias,
     pub writes: Indices,
     pub fence: Fence,
+    /// Whether it launches known collectives each time, in a graph that it calls, and leaves none in flight.
+    pub launches: bool,
     /// Whether it reads only the shapes of its operands.
     pub shape_only: bool,
     pub placement: Placement,
@@ -88,6 +90,7 @@ impl Effects {
             alias: Alias::Fresh,
             writes: SmallVec::new(),
             fence: Fence::Free,
+            launches: false,
             shape_only: false,
             placement: Placement::Unseen,
             reshapes: false,
@@ -115,7 +118,7 @@ impl Effects {
 
     /// Whether the call hands its operand's memory on and does nothing else.
     pub fn is_view(&self) -> bool {
-        matches!(self.alias, Alias::Of(_)) && self.writes.is_empty() && self.fence == Fence::Free
+        matches!(self.alias, Alias::Of(_)) && self.writes.is_empty() && self.fence == Fence::Free && !self.launches
     }
 
     /// What either does.
@@ -127,6 +130,7 @@ impl Effects {
         }
         self.alias = if self.alias == other.alias { self.alias } else { Alias::Any };
         self.fence = self.fence.max(other.fence);
+        self.launches |= other.launches;
         self.shape_only &= other.shape_only;
         self.placement = self.placement.max(other.placement);
         self.reshapes |= other.reshapes;

@@ -350,7 +350,7 @@ fn values<'g>(context: &Context<'g>, source: &Walked<'g>, result: &Walked<'g>) -
         }
     }
     attributes(context, source, result)?;
-    for (what, index) in [(What::RandomState, 0), (What::Fences, 1)] {
+    for (what, index) in [(What::RandomState, 0), (What::Fences, 1), (What::CalledLaunches, 2)] {
         let (a, b) = (source.states[index], result.states[index]);
         if a != b {
             return Err(value_difference(context, source, result, what, a, b));
@@ -532,6 +532,14 @@ fn disordered(source: &Walked<'_>, result: &Walked<'_>, assignment: &Assignment,
             What::Order,
             term(Some(old(first)), format!("`{}` is launched before `{}`", old(first), old(second))),
             term(image(first), "is launched after it, and no merge asks for that".to_owned()),
+        ),
+        Disorder::Called(from, call) => different(
+            What::CalledLaunches,
+            term(Some(old(from)), "keeps its side of a call of a graph that launches".to_owned()),
+            term(
+                Some(result.graph.name_of(call).to_owned()),
+                "is on its other side, and no merge asks for that".to_owned(),
+            ),
         ),
         Disorder::Fence(from, to) => different(
             What::Fences,

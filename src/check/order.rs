@@ -6,6 +6,9 @@
 //! of a launch that leads to a merged one (by data, memory, random draws or order edges) reaches to that one's first
 //! member, and of one that follows from a merged one, to its last (spans.rs).
 //!
+//! **Calls of graphs that launch** count as launches of every group, which stand between those around them. Among each other
+//! they keep their order, as their state says.
+//!
 //! **Fences.** Each collective has as many fences before it as it had.
 //!
 //! **Control.** What a hard edge of the source puts after still stands after, and the result says so itself, by an edge
@@ -26,6 +29,8 @@ use rustc_hash::FxBuildHasher;
 pub(super) enum Disorder {
     /// (source launch, source launch): the first came first, and does so no more.
     Swapped(usize, usize),
+    /// (source launch, call in the result): they have changed places, and no merge asks for that.
+    Called(usize, NodeId),
     /// A source launch crossed a fence: (source, result).
     Fence(usize, usize),
     /// A source result was waited for, and the result's launch is not.

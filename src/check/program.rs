@@ -12,6 +12,7 @@
 //!   reduce, broadcast    S[recv] := Merged(op, S[send])
 //!   scatter              S[recv] := Shard(op, S[send]) from this rank's row on
 //!   all-to-all, permute of node n   need S[send] to be what n sends, and its counts to be n's;   S[recv] := value of n
+//!   run of node n        need pick and given to be what n is given, and each body to be proven;   S[made] := value of n
 //!   send, recv, barrier  need the node of that name to be one;   recv writes the value of its node
 //! ```
 //!
@@ -33,6 +34,7 @@
 //!
 //! Cost: near-linear in steps, operands and pieces.
 
+mod bodies;
 mod calls;
 mod clock;
 mod collectives;
@@ -160,6 +162,10 @@ struct Player<'a, 'g, 'c> {
     launched: Vec<NodeId>,
     /// Nodes with effects beside memory that ran so far, in order.
     fenced: Vec<NodeId>,
+    /// Calls of graphs that launch, as they ran.
+    called: Vec<NodeId>,
+    /// By index in the program: whether a body was proven, with what was looked at.
+    bodies: Vec<Option<Proof>>,
 }
 
 type Stopped = (Option<usize>, String, Halt);
@@ -183,6 +189,8 @@ impl<'a, 'g, 'c> Player<'a, 'g, 'c> {
             even: walked.launches.iter().filter(|launch| launch.even).map(|launch| launch.node).collect(),
             launched: Vec::new(),
             fenced: Vec::new(),
+            called: Vec::new(),
+            bodies: vec![None; program.bodies.len()],
             context,
             walked,
             graph,
@@ -204,7 +212,12 @@ impl<'a, 'g, 'c> Player<'a, 'g, 'c> {
         self.outputs().map_err(whole("outputs"))?;
         self.inputs_at_the_end().map_err(whole("inputs"))?;
         self.attributes_at_the_end()?;
-        Ok(Proof { steps: self.program.steps.len(), launches: self.program.launches() })
+        let own = Proof { steps: self.program.steps.len(), launches: self.program.launches() };
+        Ok(self
+            .bodies
+            .iter()
+            .flatten()
+            .fold(own, |sum, body| Proof { steps: sum.steps + body.steps, launches: sum.launches + body.launches }))
     }
 
     fn groups_agree(&self) -> Play {
@@ -275,6 +288,7 @@ impl<'a, 'g, 'c> Player<'a, 'g, 'c> {
                 Ok(())
             }
             StepKind::Compute(compute) => self.compute(index, compute),
+            StepKind::Run(run) => self.run(index, run),
         }
     }
 
@@ -307,6 +321,10 @@ impl<'a, 'g, 'c> Player<'a, 'g, 'c> {
             return different(format!(
                 "of what keeps its place, the graph has `{wanted}` where the program has `{found}`"
             ));
+        }
+        let wanted = self.walked.launching.iter().map(|&(id, _)| id);
+        if !wanted.eq(self.called.iter().copied()) {
+            return different("graphs that launch are not called in the graph's order");
         }
         self.clocks.all_waited(self.program)
     }

@@ -2,7 +2,7 @@
 
 use super::flat::{Leaf, Piece};
 use super::pattern;
-use super::terms::{Context, GroupKey, Merge, Term, Val, Value};
+use super::terms::{Context, GroupKey, Merge, State, Term, Val, Value};
 use crate::ir::{Graph, NodeId, Spacing};
 use std::fmt::Write as _;
 
@@ -171,7 +171,11 @@ impl Show<'_, '_> {
             Term::Region(region) => {
                 let _ = write!(out, "region {region}");
             }
-            Term::State(world) => out.push_str(if *world { "world" } else { "random state" }),
+            Term::State(state) => out.push_str(match state {
+                State::Random => "random state",
+                State::World => "world",
+                State::Launches => "launches of called graphs",
+            }),
         }
     }
 

@@ -94,8 +94,8 @@ pub(super) enum Term {
     Lies(u32),
     /// The body that a node is in, by number.
     Region(u32),
-    /// The state of the random numbers, or of the world, before the graph runs.
-    State(bool),
+    /// A state before the graph runs.
+    State(State),
 }
 
 /// What happens to memory that may be shared.
@@ -117,6 +117,22 @@ pub(super) struct LeafData {
     pub term: Term,
     pub dtype: Option<DType>,
     pub bytes: Option<Int>,
+}
+
+/// What calls read and leave behind beside memory.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(super) enum State {
+    /// Of random numbers.
+    Random,
+    /// What calls see and change that may communicate.
+    World,
+    /// What calls leave that always launch.
+    Launches,
+}
+
+impl State {
+    /// All, in the order of their numbers.
+    pub const ALL: [Self; 3] = [Self::Random, Self::World, Self::Launches];
 }
 
 /// A call that was seen: target, arguments, type, and then operands and the states it reads.

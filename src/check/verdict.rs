@@ -131,6 +131,8 @@ pub enum What {
     },
     /// Random numbers are drawn otherwise.
     RandomState,
+    /// Calls of graphs that launch stand in another order, or one of them on another side of a launch.
+    CalledLaunches,
     /// Fences run otherwise, or a collective crossed one.
     Fences,
     /// A graph breaks a rule of its own.
@@ -224,6 +226,7 @@ impl fmt::Display for What {
             }
             Self::InputMemory { name } => write!(f, "another value is left in input `{name}`"),
             Self::Attribute { name } => write!(f, "another value is left in `{name}`"),
+            Self::CalledLaunches => f.write_str("graphs that launch are called in another order"),
             Self::RandomState => f.write_str("random numbers are drawn in another order"),
             Self::Fences => f.write_str("the order around fences differs"),
             Self::IllFormed(side) => write!(f, "the {side} is not well-formed"),

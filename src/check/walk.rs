@@ -15,7 +15,7 @@ use super::effects::{Alias, EffectTable, Effects, Fence, Placement, Unknown};
 use super::layout::tensor_of;
 use super::meaning::{self, Call, Class};
 use super::memory::{Memory, attribute};
-use super::terms::{Context, GroupKey, Term, Val, Value};
+use super::terms::{Context, GroupKey, State, Term, Val, Value};
 use crate::ir::optable::element_index;
 use crate::ir::{CollectiveKind, Graph, Name, NodeId, Op, Operators, RegionId, Type};
 use hashbrown::{HashMap, HashSet};
@@ -89,8 +89,10 @@ pub(super) struct Walked<'g> {
     pub unready: Vec<Option<NodeId>>,
     /// The memory that each of these is in.
     pub roots: Vec<Root>,
-    /// The states of random numbers and of the world at the end.
-    pub states: [Val; 2],
+    /// The states at the end, in the order of [`State::ALL`].
+    pub states: [Val; 3],
+    /// Calls of graphs that launch, in order, each with the number of launches above it.
+    pub launching: Vec<(NodeId, usize)>,
     /// Ranks that the graph was made for: a gather into a buffer that holds this rank's part.
     pub ranks: Vec<(GroupKey, i64, NodeId)>,
     /// (launch, writer): what a launch sends is written before the launch is waited for.
@@ -193,7 +195,7 @@ fn walk_with<'g>(
     let memory = Memory::of(graph, &effects);
     let groups = context.groups.of(graph);
     let first_call = context.call_count();
-    let states = [false, true].map(|world| context.whole(Term::State(world), &Type::Unknown));
+    let states = State::ALL.map(|state| context.whole(Term::State(state), &Type::Unknown));
     let found = Walked {
         graph,
         groups,
@@ -207,6 +209,7 @@ fn walk_with<'g>(
         unready: Vec::new(),
         roots: Vec::new(),
         states,
+        launching: Vec::new(),
         ranks: Vec::new(),
         hazards: Vec::new(),
         followers: Vec::new(),
@@ -567,14 +570,26 @@ impl<'g> Walk<'g, '_> {
 
     /// As [`Self::key`], for a call that may draw random numbers or communicate: then it also reads the state that such
     /// calls left, and leaves another.
-    fn key_with_state(&mut self, id: NodeId, target: Name, fence: Fence) -> u32 {
-        match fence {
+    fn key_with_state(&mut self, id: NodeId, target: Name, effects: &Effects) -> u32 {
+        let [random, world, launches] = self.found.states;
+        match effects.fence {
             Fence::Free => {}
-            Fence::Random => self.operands.push(self.found.states[0]),
-            Fence::Full => self.operands.push(self.found.states[1]),
+            Fence::Random => self.operands.push(random),
+            Fence::Full => self.operands.extend([world, launches]),
+        }
+        if effects.launches {
+            self.operands.push(world);
         }
         let key = self.key(id, target);
-        self.advance_states(key, fence);
+        let mut state_key = key;
+        if effects.launches {
+            // What is launched is the same whatever was launched before, and so is what arrives.
+            let count = self.operands.len();
+            self.operands.push(launches);
+            state_key = self.key(id, target);
+            self.operands.truncate(count);
+        }
+        self.advance_states(id, state_key, effects);
         key
     }
 
@@ -597,7 +612,7 @@ impl<'g> Walk<'g, '_> {
         self.read_operands(id)?;
         let count = self.operands.len();
         self.add_placement(id, effects)?;
-        let key = self.key_with_state(id, target, effects.fence);
+        let key = self.key_with_state(id, target, effects);
         // Equal values may lie otherwise.
         if self.class(target).only_views && self.view_cannot_be(id) && !self.context.is_loose_view(key, self.role) {
             return fault(id, "is a view of a tensor whose strides allow only a copy");
@@ -653,14 +668,22 @@ impl<'g> Walk<'g, '_> {
         *self.classes[index].get_or_insert_with(|| Class::of(graph.text(target)))
     }
 
-    fn advance_states(&mut self, key: u32, fence: Fence) {
-        match fence {
+    fn advance_states(&mut self, id: NodeId, key: u32, effects: &Effects) {
+        if effects.fence == Fence::Free && !effects.launches {
+            return;
+        }
+        let left = self.context.whole(Term::Part(key, u32::MAX), &Type::Unknown);
+        match effects.fence {
             Fence::Free => {}
-            Fence::Random => self.found.states[0] = self.context.whole(Term::Part(key, u32::MAX), &Type::Unknown),
+            Fence::Random => self.found.states[0] = left,
             Fence::Full => {
-                self.found.states[1] = self.context.whole(Term::Part(key, u32::MAX), &Type::Unknown);
+                self.found.states[1] = left;
                 self.fences += 1;
             }
+        }
+        if effects.launches {
+            self.found.states[2] = left;
+            self.found.launching.push((id, self.found.launches.len()));
         }
     }
 

@@ -190,6 +190,12 @@ impl Accesses {
                 }
                 self.made(program, index, &compute.made);
             }
+            StepKind::Run(run) => {
+                for operand in run.pick.iter().chain(&run.given) {
+                    self.operand(program, index, operand, false);
+                }
+                self.made(program, index, &run.made);
+            }
         }
     }
 

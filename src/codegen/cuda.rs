@@ -103,6 +103,7 @@ impl CudaModule {
                 StepKind::Unpack(_) => "unpack",
                 StepKind::Copy(_) => "copy",
                 StepKind::Collective(_) | StepKind::Wait(_) | StepKind::Compute(_) => continue,
+                StepKind::Run(_) => return Err(TransferError::Body { node: step.node.to_string() }),
             };
             match &step.kind {
                 StepKind::Pack(moves) | StepKind::Unpack(moves) => {
@@ -112,7 +113,7 @@ impl CudaModule {
                     moves.zeros.iter().for_each(|&range| cutter.zero(range));
                 }
                 StepKind::Copy(segment) => cutter.segment(segment, divisor(0))?,
-                StepKind::Collective(_) | StepKind::Wait(_) | StepKind::Compute(_) => {}
+                StepKind::Collective(_) | StepKind::Wait(_) | StepKind::Compute(_) | StepKind::Run(_) => {}
             }
             let transfers = cutter.done();
             if transfers.is_empty() {

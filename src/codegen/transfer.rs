@@ -144,6 +144,12 @@ pub enum TransferError {
         /// The dtype.
         dtype: DType,
     },
+    /// The program runs others.
+    #[error("`{node}`: it runs programs of its own, and code is written for one program; write it for each body")]
+    Body {
+        /// The step's node.
+        node: String,
+    },
     /// Not all elements of an average move through packs or unpacks.
     #[error("`{node}` is an average that no kernel divides: {reason}")]
     Average {

@@ -206,6 +206,16 @@ impl Document {
         self.selected.and_then(|index| graphs.get(index..=index)).unwrap_or(graphs)
     }
 
+    /// The graph that is meant where one is asked for: the only one that no other calls.
+    #[must_use]
+    pub fn only_graph(&self) -> Option<&Graph> {
+        let graphs = self.graphs();
+        let called: Vec<&Graph> = graphs.iter().flat_map(|graph| graph.bodies.graphs()).collect();
+        let same = |graph: &Graph, body: &Graph| graph.order().len() == body.order().len() && graph == body;
+        let mut outermost = graphs.iter().filter(|graph| !called.iter().any(|body| same(graph, body)));
+        outermost.next().filter(|_| outermost.next().is_none())
+    }
+
     /// Its graphs, to edit, as [`Document::graphs`] gives them. In FX text and in programs of torch.export, inputs print as
     /// they were read.
     pub fn graphs_mut(&mut self) -> &mut [Graph] {

@@ -80,12 +80,23 @@ impl GroupsFile {
                 _ => changes.push((crate::ir::GroupId::from_index(index), found)),
             }
         }
+        // Graphs that it calls name groups, too.
+        let (mut bodies, mut first) = (graph.bodies.clone(), Ok(()));
+        bodies.for_each_mut(&mut |body| match self.apply(body) {
+            Ok(names) => missing.extend(names),
+            Err(error) if first.is_ok() => first = Err(error),
+            Err(_) => {}
+        });
+        first?;
+        missing.sort_unstable();
+        missing.dedup();
         for (id, size) in changes {
             let members = self.get(&graph.group(id).name).unwrap_or_default().to_vec();
             let group = graph.group_mut(id);
             group.size = u32::try_from(size).ok();
             group.members = members;
         }
+        graph.bodies = bodies;
         Ok(missing)
     }
 }

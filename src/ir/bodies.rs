@@ -2,15 +2,22 @@
 //!
 //! A call of a higher-order operator does what the graphs do that it is given. Where all of them are known, so are its
 //! effects: it talks to other ranks, writes and draws as they do. Where one is not known, neither are they.
+//!
+//! A call that always runs its one graph, and whose graph launches known collectives and waits for each, is to the launches
+//! around it as another launch. Any other call that communicates keeps its order with all of them: a branch may not launch at
+//! all.
 
 use super::args::Arg;
+use super::communication;
 use super::entities::NodeId;
 use super::graph::Graph;
 use super::operators::Operators;
 use super::ops::Op;
 use super::optable::{Alias, Effects, Fence, effects};
 use super::types::Type;
+use hashbrown::HashSet;
 use indexmap::IndexMap;
+use rustc_hash::FxBuildHasher;
 use smallvec::SmallVec;
 use std::sync::{Arc, OnceLock};
 
@@ -30,6 +37,10 @@ struct Body {
 #[derive(Clone, Copy, Debug)]
 struct Summary {
     fence: Fence,
+    /// Whether it launches collectives that are known, and waits for each.
+    launches: bool,
+    /// Whether there is anything in it that other ranks take part in.
+    communicates: bool,
     /// What it may write to.
     writes: Memory,
     /// What memory its results may be.
@@ -58,6 +69,19 @@ impl Memory {
 }
 
 impl Bodies {
+    /// Changes the graphs in place.
+    pub fn for_each_mut(&mut self, change: &mut dyn FnMut(&mut Graph)) {
+        if self.is_empty() {
+            return;
+        }
+        let mut bodies = Arc::unwrap_or_clone(std::mem::take(&mut self.0));
+        for body in bodies.values_mut().flatten() {
+            change(&mut body.graph);
+            body.summary = OnceLock::new();
+        }
+        self.0 = Arc::new(bodies);
+    }
+
     /// Adds the graph that an attribute holds. Of an attribute that has two different ones nothing is known.
     pub fn insert(&mut self, name: &str, graph: Graph) {
         self.0 = Arc::new({
@@ -74,6 +98,11 @@ impl Bodies {
     #[must_use]
     pub fn get(&self, target: &str) -> Option<&Graph> {
         self.body(target).map(|body| &body.graph)
+    }
+
+    /// The graphs, in the order in which they came.
+    pub fn graphs(&self) -> impl Iterator<Item = &Graph> {
+        self.0.values().flatten().map(|body| &body.graph)
     }
 
     /// Whether there are none.
@@ -120,6 +149,93 @@ const RUNS_ITS_GRAPHS: &[&str] = &[
     "invoke_quant_packed",
 ];
 
+/// A call that runs one graph, or one of two, with what it is given.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BodyCall<'g> {
+    /// The attributes that hold the graphs; of two, the first runs where the predicate is true.
+    pub targets: SmallVec<[&'g str; 2]>,
+    /// What says which of two runs.
+    pub pick: Option<&'g Arg>,
+    /// The values of the graphs' inputs.
+    pub given: &'g [Arg],
+}
+
+/// Takes a call of one or two graphs apart: `invoke_subgraph(graph, name, *given)`, `cond(predicate, graph, graph, given)`.
+#[must_use]
+pub fn body_call(graph: &Graph, id: NodeId) -> Option<BodyCall<'_>> {
+    let args = graph.args_of(id);
+    if !args.keyword.is_empty() {
+        return None;
+    }
+    let target = |arg| match arg {
+        &Arg::Operand(index) => Some(graph.target_of(*graph.operands(id).get(index as usize)?)),
+        Arg::Word(word) => graph.bodies.0.get_key_value(&*format!("self.{word}")).map(|(target, _)| &**target),
+        _ => None,
+    };
+    let operator = graph.target_of(id).strip_prefix("higher_order.")?;
+    match (operator.strip_suffix(".default").unwrap_or(operator), args.positional.as_slice()) {
+        ("invoke_subgraph", [called, Arg::Str(_) | Arg::Word(_) | Arg::None, given @ ..]) => {
+            Some(BodyCall { targets: SmallVec::from_slice(&[target(called)?]), pick: None, given })
+        }
+        ("cond", [pick, yes, no, rest @ ..]) => {
+            let given = match rest {
+                [] => &[][..],
+                [Arg::Tuple(given) | Arg::List(given)] => given,
+                _ => return None,
+            };
+            Some(BodyCall { targets: SmallVec::from_slice(&[target(yes)?, target(no)?]), pick: Some(pick), given })
+        }
+        _ => None,
+    }
+}
+
+/// Whether a call runs its graph once, whatever its operands hold.
+#[must_use]
+pub fn always_runs(graph: &Graph, id: NodeId) -> bool {
+    matches!(graph.target_of(id), "higher_order.invoke_subgraph" | "higher_order.invoke_subgraph.default")
+}
+
+/// Whether a graph waits for all that it launches, and for nothing else; `None` if it launches nothing and waits for
+/// nothing.
+pub(crate) fn waits_for_all(graph: &Graph) -> Option<bool> {
+    // By arena index: the launch behind a value that nothing has waited for, and which of its tensors it is.
+    let mut behind: Vec<Option<(NodeId, Option<i64>)>> = vec![None; graph.arena_len()];
+    let mut open: HashSet<(NodeId, Option<i64>), FxBuildHasher> = HashSet::default();
+    let mut found = None;
+    for &id in graph.order() {
+        let operands = graph.operands(id);
+        match graph.node(id).op {
+            Op::Collective(collective) => {
+                found.get_or_insert(true);
+                behind[id.index()] = Some((id, None));
+                match graph.collective_inputs(id).len() as i64 {
+                    count if collective.coalesced => open.extend((0..count).map(|index| (id, Some(index)))),
+                    _ => drop(open.insert((id, None))),
+                }
+            }
+            Op::Wait => {
+                found.get_or_insert(true);
+                for operand in operands {
+                    // A second wait finds nothing in flight.
+                    match behind[operand.index()] {
+                        Some(launch) => drop(open.remove(&launch)),
+                        None => return Some(false),
+                    }
+                }
+                let lone = operands.first().filter(|_| !graph.waits_for_list(id));
+                behind[id.index()] = lone.and_then(|operand| behind[operand.index()]);
+            }
+            Op::Call(target) if graph.text(target) == "operator.getitem" => {
+                let of = operands.first().and_then(|operand| behind[operand.index()]);
+                let index = graph.args_of(id).at(1, "index").and_then(Arg::as_int);
+                behind[id.index()] = of.zip(index).map(|((launch, _), index)| (launch, Some(index)));
+            }
+            Op::Call(_) | Op::Input | Op::Output => {}
+        }
+    }
+    found.map(|_| open.is_empty())
+}
+
 /// The targets of the graphs that a call is given; `None` if it is not a call that does what they do, or one of them is
 /// not known.
 #[must_use]
@@ -151,17 +267,29 @@ pub fn called_graphs(graph: &Graph, id: NodeId) -> Option<Vec<&str>> {
     (!found.is_empty()).then_some(found)
 }
 
+/// The first graph that a call runs and that communicates, by its target.
+#[must_use]
+pub fn communicating(graph: &Graph, id: NodeId) -> Option<&str> {
+    let communicates =
+        |target: &&str| graph.bodies.summary(target, &graph.operators).is_some_and(|summary| summary.communicates);
+    called_graphs(graph, id)?.into_iter().find(communicates)
+}
+
 /// The effects of a call that does what graphs do which are known.
 pub(super) fn effects_of_call(graph: &Graph, id: NodeId) -> Option<Effects> {
     let graphs = called_graphs(graph, id)?;
     let summaries: Vec<Summary> =
         graphs.into_iter().map(|target| graph.bodies.summary(target, &graph.operators)).collect::<Option<_>>()?;
-    let all = summaries.into_iter().reduce(Summary::and)?;
+    let mut all = summaries.into_iter().reduce(Summary::and)?;
+    if all.launches && !always_runs(graph, id) {
+        (all.fence, all.launches) = (Fence::Full, false);
+    }
     let operands = 0..graph.operands(id).len() as u32;
     Some(Effects {
         alias: if all.aliases.is_any() { Alias::Any } else { Alias::Fresh },
         // What the module holds is no operand.
         fence: if all.writes.held { Fence::Full } else { all.fence },
+        launches: all.launches,
         writes: if all.writes.given { operands.collect() } else { SmallVec::new() },
         assumed: all.assumed,
         ..Effects::pure()
@@ -172,6 +300,8 @@ impl Summary {
     fn and(self, other: Self) -> Self {
         Self {
             fence: self.fence.max(other.fence),
+            launches: self.launches || other.launches,
+            communicates: self.communicates || other.communicates,
             writes: self.writes.or(other.writes),
             aliases: self.aliases.or(other.aliases),
             assumed: self.assumed || other.assumed,
@@ -182,8 +312,18 @@ impl Summary {
 /// What a graph does, from what its nodes do. Memory is followed from what it is given.
 fn summary(graph: &Graph) -> Summary {
     let none = Memory::default();
-    let mut all = Summary { fence: Fence::Free, writes: none, aliases: none, assumed: false };
+    let mut all = Summary {
+        fence: Fence::Free,
+        launches: false,
+        communicates: false,
+        writes: none,
+        aliases: none,
+        assumed: false,
+    };
     let mut memory = vec![none; graph.arena_len()];
+    if waits_for_all(graph) == Some(false) {
+        all.fence = Fence::Full;
+    }
     for &id in graph.order() {
         let operands = graph.operands(id);
         let any = |memory: &[Memory]| operands.iter().fold(none, |found, of| found.or(memory[of.index()]));
@@ -196,7 +336,7 @@ fn summary(graph: &Graph) -> Summary {
                 memory[id.index()].given = true;
                 continue;
             }
-            Op::Wait | Op::Collective(_) => Effects { fence: Fence::Full, ..effects(graph, id) },
+            Op::Wait | Op::Collective(_) => Effects { launches: true, ..effects(graph, id) },
             Op::Call(_) => effects(graph, id),
         };
         let of = |index: u32| operands.get(index as usize).map_or(none, |operand| memory[operand.index()]);
@@ -207,7 +347,16 @@ fn summary(graph: &Graph) -> Summary {
             Alias::Written => written,
             Alias::Any => any(&memory),
         };
-        all = all.and(Summary { fence: node.fence, writes: written, aliases: none, assumed: node.assumed });
+        all = all.and(Summary {
+            fence: node.fence,
+            launches: node.launches,
+            communicates: graph.collective(id).is_some()
+                || communication::of(graph, id).is_some()
+                || communicating(graph, id).is_some(),
+            writes: written,
+            aliases: none,
+            assumed: node.assumed,
+        });
         memory[id.index()] = own;
     }
     all
@@ -252,7 +401,7 @@ mod tests {
         );
         assert_eq!((own.alias, own.fence, own.writes.len()), (Alias::Fresh, Fence::Free, 0));
         let talk = effects_with("a = input f32[8]\nb = all_reduce(a, sum, G:2)\nw = wait(b)\noutput(w)\n");
-        assert_eq!(talk.fence, Fence::Full);
+        assert_eq!((talk.fence, talk.launches), (Fence::Free, true));
         let buffer = effects_with("a = input f32[8]\nb = self.buf() : f32[8]\noutput(b)\n");
         assert_eq!((buffer.alias, buffer.fence), (Alias::Any, Fence::Free));
         let update = effects_with(
@@ -267,6 +416,39 @@ mod tests {
             assert_eq!(effects_of_call(&graph, graph.order()[2]).unwrap().assumed, assumed);
             graph.operators.declare("mylib::two(Tensor x) -> Tensor").unwrap();
         }
+    }
+
+    #[test]
+    fn a_call_is_a_launch_only_where_its_graph_waits_for_all_that_it_launches_and_for_nothing_else() {
+        for left in [
+            "a = input f32[8]\nb = all_reduce(a, sum, G:2)\noutput(b)\n",
+            "a = input f32[8]\nw = wait(a)\noutput(w)\n",
+            "a = input f32[8]\nb = all_reduce(a, sum, G:2)\nc = all_reduce(a, sum, G:2)\nw = wait(b)\nv = wait(b)\noutput(w)\n",
+            "a = input f32[8]\nb = all_reduce_coalesced([a, a], sum, G:2)\nc = operator.getitem(b, 0)\nw = wait(c)\noutput(w)\n",
+            "a = input f32[8]\nb = all_reduce(a, sum, G:2)\nw = wait(b)\nc10d.barrier.default()\noutput(w)\n",
+        ] {
+            let effects = effects_with(left);
+            assert_eq!(effects.fence, Fence::Full, "{left}");
+        }
+        for whole in [
+            "a = input f32[8]\nb = all_reduce_coalesced([a, a], sum, G:2)\nc = operator.getitem(b, 0)\nd = operator.getitem(b, 1)\nw = wait(c)\nv = wait(d)\noutput(w)\n",
+            "a = input f32[8]\nb = all_reduce(a, sum, G:2)\nw = wait(b)\nv = wait(w)\noutput(v)\n",
+        ] {
+            let effects = effects_with(whole);
+            assert_eq!((effects.fence, effects.launches), (Fence::Free, true), "{whole}");
+        }
+    }
+
+    #[test]
+    fn a_branch_that_communicates_is_a_fence() {
+        let mut graph = text::parse(
+            "x = input f32[8]\np = input b8[]\nb = self.body()\nc = higher_order.cond(p, b, b, [x])\nr = operator.getitem(c, 0)\noutput(r)\n",
+        )
+        .unwrap();
+        let body = "a = input f32[8]\nb = all_reduce(a, sum, G:2)\nw = wait(b)\noutput(w)\n";
+        graph.bodies.insert("body", text::parse(body).unwrap());
+        let effects = effects_of_call(&graph, graph.order()[3]).expect("the body is known");
+        assert_eq!((effects.fence, effects.launches), (Fence::Full, false));
     }
 
     #[test]

@@ -194,6 +194,12 @@ impl<'g> Launches<'g> {
         if let Some(collective) = self.graph.collective(id) {
             return Some(Launch::In(collective.group));
         }
+        if super::bodies::communicating(self.graph, id).is_some() {
+            // Of a branch nobody knows whether it runs, and ranks may run different ones.
+            let kind = self.graph.target_of(id);
+            let by_data = false;
+            return Some(Launch::Unknown(Communication { kind, group: None, reach: Reach::Unknown, by_data }));
+        }
         let communication = of(self.graph, id)?;
         match communication.reach {
             Reach::Host => None,

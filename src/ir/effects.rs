@@ -401,10 +401,18 @@ fn wait_edges(graph: &Graph, effects: &EffectTable, sources: &[Option<NodeId>], 
 }
 
 fn fence_edges(graph: &Graph, effects: &EffectTable, edges: &mut Edges<'_>) {
-    let (mut last_fence, mut last_random) = (None, None);
+    let (mut last_fence, mut last_random, mut last_call) = (None, None, None);
     let mut since_fence: Vec<NodeId> = Vec::new();
     for &id in graph.order() {
-        let communicates = matches!(graph.node(id).op, Op::Collective(_));
+        let launches = effects.get(id).launches;
+        let communicates = launches || matches!(graph.node(id).op, Op::Collective(_));
+        // What such calls launch keeps its order among them: a merge moves one launch, not those of a whole graph.
+        if launches {
+            if let Some(before) = last_call {
+                edges.add(before, id, Order::Fence);
+            }
+            last_call = Some(id);
+        }
         match effects.get(id).fence {
             Fence::Full => {
                 for before in since_fence.drain(..).chain(last_fence) {

@@ -57,6 +57,9 @@ pub struct Effects {
     pub writes: SmallVec<[u32; 1]>,
     /// What keeps it in place.
     pub fence: Fence,
+    /// Whether it always launches the same known collectives, in a graph that it calls, and waits for them there. Like a
+    /// launch it may change places with other launches.
+    pub launches: bool,
     /// Whether it reads only the shapes of its operands, never their elements.
     pub shape_only: bool,
     /// What it sees of how its operands lie in memory.
@@ -76,6 +79,7 @@ impl Effects {
             alias: Alias::Fresh,
             writes: SmallVec::new(),
             fence: Fence::Free,
+            launches: false,
             shape_only: false,
             sees: Placement::Nothing,
             restates: false,
@@ -101,7 +105,7 @@ impl Effects {
     /// Whether the node is a plain view: it hands its first operand's memory on and does nothing else.
     #[must_use]
     pub fn is_view(&self) -> bool {
-        matches!(self.alias, Alias::Of(_)) && self.writes.is_empty() && self.fence == Fence::Free
+        matches!(self.alias, Alias::Of(_)) && self.writes.is_empty() && self.fence == Fence::Free && !self.launches
     }
 }
 

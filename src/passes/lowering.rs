@@ -12,6 +12,7 @@
 //! | a cast that only such a pack reads | nothing: the pack converts |
 //! | a collective | one launch, see below; nothing over one rank (a copy) or of no bytes |
 //! | a wait | a wait for the launch; nothing where there is none to wait for |
+//! | a call of graphs that are known, once or by a condition | a run of their programs, one for each graph |
 //! | any other call | a compute step |
 //!
 //! | collective | send | receive |
@@ -44,6 +45,7 @@
 //!
 //! Cost: near-linear in nodes, operands and members.
 
+mod bodies;
 mod buckets;
 mod build;
 mod calls;

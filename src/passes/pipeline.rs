@@ -114,6 +114,23 @@ pub enum PipelineError {
 }
 
 impl Pipeline {
+    /// Runs the passes on the graphs that a graph calls, and on those that they call. [`Self::run`] leaves these as they are:
+    /// a file holds each as a graph of its own.
+    ///
+    /// # Errors
+    /// [`PipelineError`] of the first graph that stands in the way.
+    pub fn run_in_bodies(&self, graph: &mut Graph) -> Result<(), PipelineError> {
+        let mut first = Ok(());
+        let operators = graph.operators.clone();
+        graph.bodies.for_each_mut(&mut |body| {
+            if first.is_ok() {
+                body.operators.clone_from(&operators);
+                first = self.run(body).and_then(|_| self.run_in_bodies(body));
+            }
+        });
+        first
+    }
+
     /// The passes that `rewrite` runs: waits made one, what moves nothing folded, then each kind in `buckets`.
     #[must_use]
     pub fn rewrite(buckets: Vec<BucketOptions>) -> Self {

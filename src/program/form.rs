@@ -1,9 +1,13 @@
 //! Whether all that a program refers to is there, and within bounds; after that, everything may index freely.
 
 use super::{
-    Collective, CommOp, Compute, Made, Moves, Operand, Path, Place, Program, ProgramError, Range, Segment, StepKind,
-    Stream, View,
+    Collective, CommOp, Compute, Made, Moves, Operand, Path, Place, Program, ProgramError, Range, Run, Segment,
+    StepKind, Stream, View,
 };
+use crate::ir::Arg;
+
+/// Deepest nesting of bodies.
+pub(super) const MAX_BODIES: u32 = 16;
 
 type Result<T = ()> = std::result::Result<T, String>;
 
@@ -13,6 +17,11 @@ impl Program {
     /// # Errors
     /// [`ProgramError::Form`], naming the first place at fault.
     pub fn check_form(&self) -> std::result::Result<(), ProgramError> {
+        self.check_form_within(0)
+    }
+
+    /// As [`Self::check_form`], for the body of `depth` others.
+    fn check_form_within(&self, depth: u32) -> std::result::Result<(), ProgramError> {
         let at = |place: String| move |reason| ProgramError::Form { place, reason };
         power(self.align_bytes).map_err(at("align_bytes".to_owned()))?;
         for (index, layout) in self.layouts.iter().enumerate() {
@@ -22,6 +31,14 @@ impl Program {
             if !fits {
                 return Err(at(format!("layout {index}"))("it has no size within 2^63 bytes".to_owned()));
             }
+        }
+        for body in &self.bodies {
+            let of_body = |place: &str| at(format!("body {}{place}", body.target));
+            ensure(depth < MAX_BODIES, "bodies are nested too deeply").map_err(of_body(""))?;
+            body.program.check_form_within(depth + 1).map_err(|error| match error {
+                ProgramError::Form { place, reason } => of_body(&format!(", {place}"))(reason),
+                error => error,
+            })?;
         }
         for buffer in &self.buffers {
             let arena = buffer.place.map_or(Ok(()), |place| self.check_place(place, buffer.bytes, buffer.align));
@@ -48,6 +65,7 @@ impl Program {
                     ensure(matches!(of.kind, StepKind::Collective(_)), "it waits for a step that is no collective")
                 }),
                 StepKind::Compute(compute) => self.check_compute(compute),
+                StepKind::Run(run) => self.check_run(run),
             });
             let all = all.and_then(|()| {
                 let comm = matches!(&step.kind, StepKind::Collective(it) if it.path == Path::Normal);
@@ -143,6 +161,57 @@ impl Program {
         let written = compute.writes.iter().all(|&index| (index as usize) < compute.operands.len());
         ensure(written, "it writes an operand that is not there")?;
         self.check_made(&compute.made, 0)
+    }
+
+    /// Whether a run refers to what is there, and fits its bodies.
+    pub(crate) fn check_run(&self, run: &Run) -> Result {
+        let count = if run.pick.is_some() { 2 } else { 1 };
+        ensure(run.bodies.len() == count, "it has another number of bodies than it may run")?;
+        run.pick.iter().chain(&run.given).try_for_each(|operand| self.check_operand(operand, 0))?;
+        self.check_made(&run.made, 0)?;
+        for &body in &run.bodies {
+            let body = self.bodies.get(body as usize).ok_or("it runs a body that is not there")?;
+            self.fits_body(run, &body.program).map_err(|reason| format!("`{}`: {reason}", body.target))?;
+        }
+        Ok(())
+    }
+
+    /// Whether what a body is given and makes is of the types that it has.
+    fn fits_body(&self, run: &Run, body: &Self) -> Result {
+        ensure(run.given.len() == body.inputs.len(), "it is given another number of values than it has inputs")?;
+        for (operand, input) in run.given.iter().zip(&body.inputs) {
+            let fits = match (operand, &input.value) {
+                (Operand::Tensor(view), Operand::Tensor(wanted)) => self.same_type(*view, body, *wanted),
+                (Operand::Int(value), Operand::Int(wanted)) => value == wanted,
+                (Operand::Int(_) | Operand::Host(_) | Operand::Tuple(_), Operand::Host(_)) => true,
+                _ => false,
+            };
+            ensure(fits, &format!("its input `{}` is of another type than what it is given", input.name))?;
+        }
+        let fits = |made: &Made, value: Option<&Operand>| match (made, value) {
+            (Made::Nothing, _) => true,
+            (Made::Tensor(view), Some(Operand::Tensor(made))) => self.same_type(*view, body, *made),
+            (Made::Host(_), Some(Operand::Int(_) | Operand::Host(_))) => true,
+            _ => false,
+        };
+        let values = &body.outputs.values;
+        // A list of one and the one are written alike; which it is, is what is read of it.
+        let all = match &run.made {
+            Made::Tuple(parts) => parts.iter().enumerate().all(|(at, part)| fits(part, values.get(at))),
+            one => values.len() == 1 && fits(one, values.first()),
+        };
+        let all = (all && body.makes_list()) || run.made == Made::Nothing;
+        ensure(all, "it makes values of other types than are read of it")
+    }
+
+    fn same_type(&self, view: View, body: &Self, other: View) -> bool {
+        let (one, other) = (self.layout(view.layout), body.layout(other.layout));
+        (one.dtype, &one.shape) == (other.dtype, &other.shape)
+    }
+
+    /// Whether what the program hands out is its values, in order.
+    fn makes_list(&self) -> bool {
+        (0..).zip(&self.outputs.args.positional).all(|(at, item)| *item == Arg::Operand(at))
     }
 
     fn check_collective(&self, collective: &Collective, stream: Stream) -> Result {

@@ -77,6 +77,12 @@ impl Step {
                 }
                 compute.made.for_each_view(&mut |view| visit(Place::View(view), Access::Write));
             }
+            StepKind::Run(run) => {
+                for operand in run.pick.iter().chain(&run.given) {
+                    operand.for_each_view(&mut |view| visit(Place::View(view), Access::Read));
+                }
+                run.made.for_each_view(&mut |view| visit(Place::View(view), Access::Write));
+            }
         }
     }
 }

@@ -307,6 +307,30 @@ pub struct Compute {
     pub made: Made,
 }
 
+/// Runs one of several programs, each of a graph that the node calls: the branches of `cond`, the body of
+/// `invoke_subgraph`. What it is given is copied in, and what it makes is copied out.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Run {
+    /// Indexes into [`Program::bodies`]: one, or two of which `pick` says which.
+    pub bodies: SmallVec<[u32; 2]>,
+    /// A tensor of one element, or another value: the first body runs if it is true, the second if not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pick: Option<Operand>,
+    /// The inputs of each body, in order.
+    pub given: Vec<Operand>,
+    /// The outputs of each body, in order, as far as they are read.
+    pub made: Made,
+}
+
+/// A graph that the program calls.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Body {
+    /// The attribute that holds it: `self.true_graph_0`.
+    pub target: Box<str>,
+    /// What it does; its ids are its own, and so are its arenas.
+    pub program: Program,
+}
+
 /// What a step does.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -323,6 +347,8 @@ pub enum StepKind {
     Wait(StepId),
     /// Calls an operator.
     Compute(Compute),
+    /// Runs a program of [`Program::bodies`].
+    Run(Run),
 }
 
 /// One step. Steps of one stream run in order; between streams only `after` orders them.
@@ -388,6 +414,9 @@ pub struct Program {
     pub layouts: Vec<Layout>,
     /// Operators with arguments.
     pub calls: Vec<CallForm>,
+    /// Graphs that it calls.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub bodies: Vec<Body>,
     /// Memory.
     pub buffers: Vec<Buffer>,
     /// What the caller gives, in order.
@@ -477,28 +506,35 @@ impl Program {
         &self.buffers[id.0 as usize]
     }
 
-    /// Bytes of all arenas: what the program allocates.
+    /// Bytes of all arenas, those of its bodies included: what the program allocates.
     #[must_use]
     pub fn peak_bytes(&self) -> u64 {
-        self.arenas.iter().fold(0, |sum, arena| sum.saturating_add(arena.bytes))
+        self.sum(&|program| program.arenas.iter().fold(0, |sum, arena| sum.saturating_add(arena.bytes)))
     }
 
-    /// Bytes of all comm arenas.
+    /// Bytes of all comm arenas, those of its bodies included.
     #[must_use]
     pub fn comm_bytes(&self) -> u64 {
-        let comm = self.arenas.iter().filter(|arena| arena.kind == BufferKind::Comm);
-        comm.fold(0, |sum, arena| sum.saturating_add(arena.bytes))
+        self.sum(&|program| {
+            let comm = program.arenas.iter().filter(|arena| arena.kind == BufferKind::Comm);
+            comm.fold(0, |sum, arena| sum.saturating_add(arena.bytes))
+        })
     }
 
-    /// The sum of the arenas' largest live sets.
+    /// The sum of the arenas' largest live sets, those of its bodies included.
     #[must_use]
     pub fn live_bytes(&self) -> u64 {
-        self.arenas.iter().fold(0, |sum, arena| sum.saturating_add(arena.live_bytes))
+        self.sum(&|program| program.arenas.iter().fold(0, |sum, arena| sum.saturating_add(arena.live_bytes)))
     }
 
-    /// Collectives that the program launches.
+    /// Collectives that the program launches itself; those of its bodies are theirs.
     #[must_use]
     pub fn launches(&self) -> usize {
         self.steps.iter().filter(|step| matches!(step.kind, StepKind::Collective(_))).count()
+    }
+
+    /// A number of this program and of each body.
+    fn sum(&self, of: &dyn Fn(&Self) -> u64) -> u64 {
+        self.bodies.iter().fold(of(self), |sum, body| sum.saturating_add(body.program.sum(of)))
     }
 }

@@ -3,11 +3,12 @@
 mod tokens;
 
 use super::args::{dtype, is_float};
+use super::form::MAX_BODIES;
 use super::text::KINDS;
 use super::{
-    Arena, Buffer, BufferId, BufferKind, CallForm, Collective, CommOp, Compute, Group, HostId, Input, Layout, LayoutId,
-    Made, Moves, Operand, Outputs, Part, Path, Place, Program, ProgramError, Range, Segment, Step, StepId, StepKind,
-    Stream, View,
+    Arena, Body, Buffer, BufferId, BufferKind, CallForm, Collective, CommOp, Compute, Group, HostId, Input, Layout,
+    LayoutId, Made, Moves, Operand, Outputs, Part, Path, Place, Program, ProgramError, Range, Run, Segment, Step,
+    StepId, StepKind, Stream, View,
 };
 use crate::ir::{Arg, Args, DType, ReduceOp};
 use hashbrown::HashMap;
@@ -30,6 +31,9 @@ struct Parser<'a> {
     groups: HashMap<Box<str>, u32, FxBuildHasher>,
     layouts: HashMap<Layout, LayoutId, FxBuildHasher>,
     calls: HashMap<CallForm, u32, FxBuildHasher>,
+    bodies: HashMap<Box<str>, u32, FxBuildHasher>,
+    /// How many programs this one is a body in.
+    depth: u32,
 }
 
 /// Reads an argument list on its own.
@@ -47,6 +51,10 @@ impl Program {
     pub fn parse(text: &str) -> Result<Self> {
         let mut parser = Parser::new(text);
         parser.program()?;
+        match parser.token()? {
+            Token::End => {}
+            token => return parser.unexpected(&token, "the end"),
+        }
         parser.program.check_form()?;
         Ok(parser.program)
     }
@@ -64,6 +72,8 @@ impl<'a> Parser<'a> {
             groups: HashMap::default(),
             layouts: HashMap::default(),
             calls: HashMap::default(),
+            bodies: HashMap::default(),
+            depth: 0,
         }
     }
 
@@ -93,6 +103,7 @@ impl<'a> Parser<'a> {
                 }
                 "group" => self.group()?,
                 "arena" => self.arena()?,
+                "body" => self.body()?,
                 "buffer" => self.buffer()?,
                 "host" => {
                     let name = self.name()?;
@@ -110,11 +121,7 @@ impl<'a> Parser<'a> {
                     let args = self.args(Token::Mark(')'), 0)?;
                     let values = self.operands(0)?;
                     self.program.outputs = Outputs { args, values };
-                    self.mark('}')?;
-                    return match self.token()? {
-                        Token::End => Ok(()),
-                        token => self.unexpected(&token, "the end"),
-                    };
+                    return self.mark('}');
                 }
                 _ => self.step(&word)?,
             }
@@ -185,6 +192,22 @@ impl<'a> Parser<'a> {
         Ok(())
     }
 
+    /// A program within this one.
+    fn body(&mut self) -> Result {
+        let target = self.name()?;
+        if self.depth >= MAX_BODIES {
+            return self.expected("a body within too many others", "fewer");
+        }
+        let mut inner = Self { at: self.at, start: self.start, depth: self.depth + 1, ..Self::new(self.text) };
+        inner.program()?;
+        (self.at, self.start) = (inner.at, inner.start);
+        if self.bodies.insert(target.clone(), self.program.bodies.len() as u32).is_some() {
+            return self.expected(&format!("a second body `{target}`"), "one body of a name");
+        }
+        self.program.bodies.push(Body { target, program: inner.program });
+        Ok(())
+    }
+
     fn step_id(&mut self) -> Result<StepId> {
         let word = self.word("a step")?;
         match word.strip_prefix('s').and_then(|number| number.parse().ok()) {
@@ -218,6 +241,7 @@ impl<'a> Parser<'a> {
             "copy" => StepKind::Copy(self.segment()?),
             "wait" => StepKind::Wait(self.step_id()?),
             "compute" => StepKind::Compute(self.compute()?),
+            "run" => StepKind::Run(self.run()?),
             _ => StepKind::Collective(self.collective(&word)?),
         };
         self.program.steps.push(Step { node, stream, after, kind });
@@ -330,7 +354,7 @@ impl<'a> Parser<'a> {
             "send" => CommOp::Send { peer: self.after_word("peer")? },
             "recv" => CommOp::Recv { peer: self.after_word("peer")? },
             "barrier" => CommOp::Barrier,
-            _ => return self.expected(&format!("`{word}`"), "pack, unpack, copy, wait, compute or a collective"),
+            _ => return self.expected(&format!("`{word}`"), "pack, unpack, copy, wait, compute, run or a collective"),
         };
         self.keyword("group")?;
         let name = self.name()?;
@@ -376,6 +400,17 @@ impl<'a> Parser<'a> {
             program.calls.len() as u32 - 1
         });
         Ok(Compute { call, operands, writes, made })
+    }
+
+    fn run(&mut self) -> Result<Run> {
+        let bodies = self.list(|parser| {
+            let name = parser.name()?;
+            parser.find(&parser.bodies, &name, "body")
+        })?;
+        let pick = if self.eat_word("by")? { Some(self.operand(0)?) } else { None };
+        let given = self.operands(0)?;
+        self.arrow()?;
+        Ok(Run { bodies: bodies.into(), pick, given, made: self.made(0)? })
     }
 
     fn deeper(&self, depth: u32) -> Result<u32> {

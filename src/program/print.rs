@@ -3,8 +3,8 @@
 use super::args::{self, name, quote};
 use super::text::{kind_word, path_word};
 use super::{
-    Arena, Buffer, Collective, CommOp, Compute, Group, Made, Moves, Operand, Program, Range, Segment, Step, StepKind,
-    Stream, View,
+    Arena, Buffer, Collective, CommOp, Compute, Group, Made, Moves, Operand, Program, Range, Run, Segment, Step,
+    StepKind, Stream, View,
 };
 use std::fmt::{self, Write as _};
 
@@ -19,6 +19,11 @@ impl fmt::Display for Program {
         }
         for arena in &self.arenas {
             writeln!(f, "  arena {}", show_arena(arena))?;
+        }
+        for body in &self.bodies {
+            // No line breaks within: texts are quoted.
+            let text = body.program.to_string();
+            writeln!(f, "  body {} {}", name(&body.target), text.trim_end().replace('\n', "\n  "))?;
         }
         for buffer in &self.buffers {
             writeln!(f, "  buffer {}", self.show_buffer(buffer))?;
@@ -172,6 +177,17 @@ impl Program {
         text
     }
 
+    fn show_run(&self, run: &Run) -> String {
+        let body = |&body: &u32| self.bodies.get(body as usize).map_or_else(String::new, |body| name(&body.target));
+        let bodies: Vec<String> = run.bodies.iter().map(body).collect();
+        let mut text = format!("run [{}]", bodies.join(", "));
+        if let Some(pick) = &run.pick {
+            let _ = write!(text, " by {}", self.show_operand(pick));
+        }
+        let _ = write!(text, " {} -> {}", self.show_operands(&run.given), self.show_made(&run.made));
+        text
+    }
+
     fn step_line(&self, index: usize, step: &Step) -> String {
         let stream = match step.stream {
             Stream::Compute => String::new(),
@@ -189,6 +205,7 @@ impl Program {
             StepKind::Collective(collective) => self.show_collective(collective),
             StepKind::Wait(step) => format!("wait s{}", step.0),
             StepKind::Compute(compute) => self.show_compute(compute),
+            StepKind::Run(run) => self.show_run(run),
         };
         format!("s{index} {}{stream}{after}: {what}", name(&step.node))
     }

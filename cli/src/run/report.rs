@@ -142,7 +142,7 @@ pub fn report(
         let time = |time: Duration| format!("{:.2} ms", time.as_secs_f64() * 1000.0);
         table.row([
             name.to_owned(),
-            program.launches().to_string(),
+            calls(program, &slowest).to_string(),
             human(slowest.sent_bytes),
             time(slowest.pack.time),
             time(slowest.comm.time),
@@ -186,6 +186,11 @@ pub fn report(
     };
     lines.push(format!("  {line}"));
     (lines.join("\n") + "\n", verdict)
+}
+
+/// Collectives that a rank launched; of a program that runs others, as many as there were, for a branch may not run.
+fn calls(program: &Program, times: &Times) -> usize {
+    if program.bodies.is_empty() { program.launches() } else { times.comm.steps }
 }
 
 #[cfg(test)]

@@ -1,5 +1,7 @@
 //! All ranks, node by node, in lockstep and program order.
 
+mod called;
+
 use super::call::{Call, Rank};
 use super::dispatch::known;
 use super::exchange::{Received, Sent, Splits};
@@ -87,6 +89,7 @@ impl<'g> Machine<'g> {
     fn node(&mut self, id: NodeId) -> Result<(), EvalError> {
         match self.graph.node(id).op {
             Op::Output => return Ok(()),
+            Op::Call(_) if self.call_body(id)? => {}
             Op::Collective(collective) => self.collective(id, collective)?,
             Op::Input | Op::Wait | Op::Call(_) => {
                 for rank in 0..self.ranks.len() {
@@ -106,7 +109,10 @@ impl<'g> Machine<'g> {
 
     /// The error that a fault at a node is.
     pub fn error(&self, id: NodeId, rank: Option<usize>, fault: Fault) -> EvalError {
-        let name = |id: NodeId| self.graph.name_of(id).to_owned();
+        // What is in flight may have been launched by a graph that called this one, or that this one called.
+        let known = |id: NodeId| self.graph.order().contains(&id);
+        let name =
+            |id: NodeId| if known(id) { self.graph.name_of(id) } else { "what another graph launched" }.to_owned();
         let node = name(id);
         let target = self.graph.target_of(id).to_owned();
         match fault {

@@ -1,7 +1,9 @@
 //! Which ranks there are, and who is in whose group.
 
 use super::{EvalError, EvalOptions};
+use crate::ir::bodies;
 use crate::ir::{Graph, GroupId, ProcessGroup};
+use indexmap::IndexSet;
 
 /// The ranks of a run and the groups they form.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -43,6 +45,34 @@ fn members(group: &ProcessGroup, options: &EvalOptions) -> Result<Vec<Vec<u32>>,
 /// Most ranks of one run.
 const MAX_RANKS: u32 = 4096;
 
+/// The graphs with launches that a graph calls, each once.
+fn called(graph: &Graph) -> impl Iterator<Item = &Graph> {
+    let targets: IndexSet<&str> = graph.order().iter().filter_map(|&id| bodies::communicating(graph, id)).collect();
+    targets.into_iter().filter_map(|target| graph.bodies.get(target))
+}
+
+/// The groups of a graph and of those that it calls.
+#[derive(Default)]
+struct Named<'g> {
+    /// Whether the members of any are known.
+    listed: bool,
+    /// Names of the others.
+    unlisted: IndexSet<&'g str>,
+}
+
+impl<'g> Named<'g> {
+    fn add(&mut self, graph: &'g Graph, options: &EvalOptions) {
+        for group in used_groups(graph).into_iter().map(|id| graph.group(id)) {
+            if group.members.is_empty() && !options.groups.contains_key(&*group.name) {
+                self.unlisted.insert(&group.name);
+            } else {
+                self.listed = true;
+            }
+        }
+        called(graph).for_each(|body| self.add(body, options));
+    }
+}
+
 impl World {
     /// The world that a graph needs.
     ///
@@ -57,8 +87,12 @@ impl World {
         let mut ranks: Vec<u32> = lists.iter().flatten().flatten().copied().collect();
         ranks.extend(0..options.ranks.unwrap_or(0).min(MAX_RANKS));
         let unlisted: Vec<GroupId> = used.iter().copied().filter(|id| lists[id.index()].is_empty()).collect();
-        let alone =
-            ranks.is_empty() && unlisted.iter().all(|id| graph.group(*id).name == graph.group(unlisted[0]).name);
+        let mut named = Named::default();
+        named.add(graph, options);
+        let alone = ranks.is_empty() && !named.listed && named.unlisted.len() <= 1;
+        for body in called(graph) {
+            ranks.extend(Self::of(body, options)?.ranks);
+        }
         for &id in &unlisted {
             let group = graph.group(id);
             lists[id.index()] = assumed(group, alone, options)?;
@@ -82,6 +116,23 @@ impl World {
         let team = |list: &Vec<u32>| list.iter().map(place).collect();
         let teams = lists.iter().map(|lists| lists.iter().map(team).collect()).collect();
         Ok(Self { ranks, teams })
+    }
+}
+
+impl World {
+    /// The teams of a graph that graphs of this world call, on these of its ranks; `None` if it needs others.
+    ///
+    /// # Errors
+    /// As of [`Self::of`].
+    pub fn of_called(&self, body: &Graph, on: &[usize], options: &EvalOptions) -> Result<Option<Self>, EvalError> {
+        let ranks: Vec<u32> = on.iter().map(|&place| self.ranks[place]).collect();
+        let everyone = (0..).zip(&self.ranks).all(|(number, &rank)| number == rank);
+        let count = everyone.then_some(self.ranks.len() as u32);
+        let own = Self::of(body, &EvalOptions { ranks: options.ranks.or(count), ..options.clone() })?;
+        let place = |&of: &usize| ranks.binary_search(&own.ranks[of]).ok();
+        let teams: Option<Vec<Vec<Vec<usize>>>> =
+            own.teams.iter().map(|teams| teams.iter().map(|team| team.iter().map(place).collect()).collect()).collect();
+        Ok(teams.map(|teams| Self { ranks, teams }))
     }
 }
 

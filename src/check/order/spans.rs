@@ -23,6 +23,8 @@ pub(super) fn launches(before: &Walked<'_>, after: &Walked<'_>, assignment: &Ass
         beside,
         source: InSource::of(before, after, assignment),
         launch_of: after.launches.iter().enumerate().map(|(index, launch)| (launch.node, index)).collect(),
+        // The states hold these calls to the source's order.
+        called: after.launching.iter().zip(&before.launching).map(|(call, was)| (call.0, was.1)).collect(),
         positions: after.graph.positions(),
     };
     spans.region(RegionId::ROOT, 0..after.graph.order().len())
@@ -44,6 +46,8 @@ struct Spans<'a, 'g> {
     /// What nodes lead to and follow by what stands between them in the source only.
     source: InSource,
     launch_of: HashMap<NodeId, usize, FxBuildHasher>,
+    /// By call of a graph that launches: the launches above it in the source.
+    called: HashMap<NodeId, usize, FxBuildHasher>,
     positions: Vec<u32>,
 }
 
@@ -88,6 +92,16 @@ fn units(graph: &Graph, region: RegionId, places: Range<usize>) -> Vec<Unit> {
     units
 }
 
+/// A call of a graph that launches.
+struct Called {
+    node: NodeId,
+    /// How many launches of the result stand above it.
+    at: usize,
+    /// How many launches of the source may count as standing above it: at least, and at most.
+    lowest: usize,
+    highest: usize,
+}
+
 /// One region.
 struct Level<'s, 'a, 'g> {
     spans: &'s Spans<'a, 'g>,
@@ -102,7 +116,9 @@ impl Level<'_, '_, '_> {
         let Spans { after, assignment, .. } = self.spans;
         // By group: the launch whose span begins last, of those so far, and that place.
         let mut latest: HashMap<u32, (usize, usize), FxBuildHasher> = HashMap::default();
-        for (index, span) in self.launches() {
+        let (launches, calls) = self.launches();
+        self.around(&launches, &calls)?;
+        for (index, span) in launches {
             let Some(&first) = assignment.members[index].first() else { continue };
             let seen = latest.entry(after.launches[index].group.0).or_insert((index, span.0));
             if span.1 < seen.1 {
@@ -115,13 +131,49 @@ impl Level<'_, '_, '_> {
         Ok(())
     }
 
-    /// The launches of the region and those inside it, in order, with their spans.
-    fn launches(&self) -> Vec<(usize, Span)> {
+    /// Whether launches stand on the side of each call of a graph that launches on which they, or what they were merged
+    /// with, stood in the source. A call counts as standing between two launches.
+    fn around(&self, launches: &[(usize, Span)], calls: &[Called]) -> Result<(), Disorder> {
+        if calls.is_empty() {
+            return Ok(());
+        }
+        // By launches above: the greatest first source launch of those, and the least last one of those below.
+        let mut above = vec![(0, 0); launches.len() + 1];
+        for (at, &(index, (from, _))) in launches.iter().enumerate() {
+            above[at + 1] = above[at].max((from.saturating_add(1), index));
+        }
+        let mut below = vec![(usize::MAX, 0); launches.len() + 1];
+        for (at, &(index, (_, to))) in launches.iter().enumerate().rev() {
+            below[at] = below[at + 1].min((to, index));
+        }
+        let member = |index: usize| self.spans.assignment.members[index].first().copied().unwrap_or(0);
+        for call in calls {
+            let ((from, upper), (to, lower)) = (above[call.at], below[call.at]);
+            // All above have to be able to count as one of the source's launches above the call, and so below.
+            if from > call.highest {
+                return Err(Disorder::Called(member(upper), call.node));
+            }
+            if to < call.lowest {
+                return Err(Disorder::Called(member(lower), call.node));
+            }
+        }
+        Ok(())
+    }
+
+    /// The launches of the region and those inside it, in order, with their spans; and the calls of graphs that launch.
+    fn launches(&self) -> (Vec<(usize, Span)>, Vec<Called>) {
         let (first, last) = (self.first(), self.last());
         let mut launches = Vec::new();
+        let mut calls = Vec::new();
         for (unit, places) in self.units.iter().enumerate() {
             let start = launches.len();
             for id in self.nodes(places) {
+                if let Some(&above) = self.spans.called.get(&id) {
+                    // A merged launch has two members at least, so that its last is not the first of all.
+                    let follows = if last[unit] > 0 { last[unit].saturating_add(1) } else { 0 };
+                    let (lowest, highest) = (above.min(first[unit]), above.max(follows));
+                    calls.push(Called { node: id, at: launches.len(), lowest, highest });
+                }
                 if let Some(&index) = self.spans.launch_of.get(&id) {
                     let members = &self.spans.assignment.members[index];
                     let (from, to) =
@@ -135,7 +187,7 @@ impl Level<'_, '_, '_> {
             let to = of_unit.iter().map(|(_, span)| span.1).max().unwrap_or(0);
             of_unit.iter_mut().for_each(|(_, span)| *span = (from, to));
         }
-        launches
+        (launches, calls)
     }
 
     fn nodes(&self, unit: &Unit) -> impl DoubleEndedIterator<Item = NodeId> + '_ {

@@ -195,7 +195,7 @@ impl Player<'_, '_, '_> {
         }
         match (compute.writes.as_slice(), effects.alias) {
             ([], _) => {
-                self.apart(compute)?;
+                self.apart(&compute.operands, &compute.made)?;
                 self.make(&compute.made, id, self.walked.vals[id.index()])
             }
             (&[written], Alias::Of(same)) if written == same => {
@@ -234,7 +234,7 @@ impl Player<'_, '_, '_> {
         };
         let term = leaf.map(|leaf| &self.context.leaf(leaf).term);
         let Some(&Term::Call(key)) = term else { return undecided("what it writes") };
-        self.apart(compute)?;
+        self.apart(&compute.operands, &compute.made)?;
         self.make(&compute.made, id, val)?;
         let graph = self.graph;
         for (part, &written) in (0u32..).zip(&effects.writes) {
@@ -266,10 +266,10 @@ impl Player<'_, '_, '_> {
     }
 
     /// What a step makes may not lie over what it reads, nor over another of its results.
-    fn apart(&self, compute: &Compute) -> Play {
+    pub(super) fn apart<'o>(&self, operands: impl IntoIterator<Item = &'o Operand>, makes: &Made) -> Play {
         let (mut read, mut made) = (Vec::new(), Vec::new());
-        compute.operands.iter().for_each(|operand| operand_views(operand, &mut read));
-        made_views(&compute.made, &mut made);
+        operands.into_iter().for_each(|operand| operand_views(operand, &mut read));
+        made_views(makes, &mut made);
         let bytes = |view: &View| self.program.layout(view.layout).span_bytes().unwrap_or(u64::MAX);
         let over = |a: &View, b: &View| {
             let ends = (a.offset.saturating_add(bytes(a)), b.offset.saturating_add(bytes(b)));
@@ -285,7 +285,7 @@ impl Player<'_, '_, '_> {
     }
 
     /// What a step makes is the value of its node.
-    fn make(&mut self, made: &Made, id: NodeId, val: Val) -> Play {
+    pub(super) fn make(&mut self, made: &Made, id: NodeId, val: Val) -> Play {
         match made {
             Made::Nothing => Ok(()),
             Made::Tensor(view) => self.contents.put(self.context, self.program, *view, val),

@@ -16,7 +16,7 @@ impl Walk<'_, '_> {
         let count = self.operands.len();
         self.add_placement(id, effects)?;
         self.add_overlaps(id)?;
-        let key = self.key_with_state(id, target, effects.fence);
+        let key = self.key_with_state(id, target, effects);
         self.operands.truncate(count);
         if effects.reshapes {
             self.note_foreign(id, key);

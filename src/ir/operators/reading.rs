@@ -140,6 +140,7 @@ pub(super) fn either(a: Effects, b: &Effects) -> Effects {
         alias,
         writes,
         fence: a.fence.max(b.fence),
+        launches: a.launches || b.launches,
         shape_only: a.shape_only && b.shape_only,
         sees: a.sees.max(b.sees),
         restates: a.restates || b.restates,

@@ -4,7 +4,7 @@ use super::LowerError;
 use super::build::refuse;
 use super::walk::{Value, Walk};
 use crate::ir::optable::{Alias, Fence, Placement};
-use crate::ir::{Arg, Graph, NodeId, Op, TensorType, Type};
+use crate::ir::{Arg, NodeId, Op, TensorType, Type};
 use crate::program::{BufferKind, CommOp, Compute, Layout, Made, Moves, Operand, Segment, StepKind, View};
 use smallvec::SmallVec;
 
@@ -34,6 +34,9 @@ impl Walk<'_> {
         }
         if let Some(&number) = self.plan.by_cat.get(&id) {
             return self.bucket_cat(id, number);
+        }
+        if let Some(value) = self.called(id)? {
+            return Ok(value);
         }
         if let Some(value) = self.communication(id, base)? {
             return Ok(value);
@@ -210,13 +213,6 @@ impl Walk<'_> {
             graph.operands(id).iter().map(|&operand| self.operand(self.value(operand))).collect();
         let holds_tensor = |operand: &Operand| !matches!(operand, Operand::Int(_) | Operand::Host(_));
         let fence = effects.fence == Fence::Full;
-        if let Some(called) = communicating(graph, id) {
-            let why = format!(
-                "it calls the graph `{called}`, which communicates, and no step does that; write its nodes in its place, or \
-                 lower that graph by itself"
-            );
-            return refuse(graph, id, why);
-        }
         if fence && operands.iter().any(holds_tensor) {
             return refuse(graph, id, "nothing is known of what it does with the memory it is given");
         }
@@ -301,7 +297,7 @@ impl Walk<'_> {
     }
 
     /// Memory for what a call makes.
-    fn made(&mut self, id: NodeId) -> Result<(Made, Value), LowerError> {
+    pub(super) fn made(&mut self, id: NodeId) -> Result<(Made, Value), LowerError> {
         match self.graph.type_of(id) {
             Type::Tensor(_) => {
                 let view = self.fresh(id)?;
@@ -404,18 +400,4 @@ impl Walk<'_> {
             _ => Ok(None),
         }
     }
-}
-
-/// The first graph with collectives that a node calls.
-fn communicating(graph: &Graph, id: NodeId) -> Option<&str> {
-    if graph.bodies.is_empty() {
-        return None;
-    }
-    let called = crate::ir::bodies::called_graphs(graph, id)?;
-    let communicates = |target: &&str| {
-        graph.bodies.get(target).is_some_and(|body| {
-            body.order().iter().any(|&id| body.collective(id).is_some() || communicating(body, id).is_some())
-        })
-    };
-    called.into_iter().find(communicates).map(|target| target.strip_prefix("self.").unwrap_or(target))
 }

@@ -68,6 +68,8 @@ pub(super) struct Walk<'g> {
     /// Bucket results, by buffer and class, and the unpack that copies out of them.
     pub unpacks: Map<(BufferId, usize), StepId>,
     pub constants: Map<crate::ir::Name, View>,
+    /// By attribute: the program of the graph that it holds, or why there is none.
+    pub bodies: Map<&'g str, Result<u32, String>>,
     /// Absorbed casts and views of them: their values still have the old dtype.
     pub unconverted: HashSet<NodeId, FxBuildHasher>,
 }
@@ -92,6 +94,7 @@ pub(super) fn walk(
         flights: Map::default(),
         unpacks: Map::default(),
         constants: Map::default(),
+        bodies: Map::default(),
         unconverted: HashSet::default(),
     };
     walk.build.program.symbols = symbols;

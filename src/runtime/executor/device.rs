@@ -328,7 +328,8 @@ impl<'a> DeviceExecutor<'a> {
         let outputs = program.outputs.values.iter().map(|value| memory.read_operand(value, "the output"));
         let outputs = outputs.collect::<Result<_, _>>()?;
         let inputs = program.inputs.iter().map(|input| memory.read_operand(&input.value, &input.name));
-        let unknown = super::kernels::unknown(self.host.program, kernels);
+        let mut unknown = Vec::new();
+        super::kernels::unknown(self.host.program, kernels, &mut unknown);
         Ok(Run { outputs, inputs: inputs.collect::<Result<_, _>>()?, times, unknown, events })
     }
 
@@ -456,6 +457,11 @@ impl<'a> DeviceExecutor<'a> {
                 job.run(&self.compute, self.host.backend)?;
                 clock.waited(id, start);
                 return Ok(());
+            }
+            // There is no kernel for a program that has such a step, so none comes here.
+            StepKind::Run(_) => {
+                let reason = "it runs a program of its own, which only memory of the host is for".to_owned();
+                return Err(RunError::Unsupported { node: node.to_owned(), reason });
             }
             StepKind::Compute(compute) => {
                 compute.operands.iter().try_for_each(|operand| self.fetch_operand(node, operand))?;

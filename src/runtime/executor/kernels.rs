@@ -58,10 +58,20 @@ impl<F: FnMut(&ComputeStep<'_>) -> Result<StepResult, RunError>> Kernels for F {
 pub struct Reference {
     counters: Counters,
     options: EvalOptions,
-    /// Steps that were made ready, by name and target.
-    ready: HashMap<(Box<str>, Box<str>), Step>,
+    /// Steps that were made ready, by name and target. Programs have names of their own, so that there may be several, which
+    /// differ in arguments or in what they make.
+    ready: HashMap<(Box<str>, Box<str>), Vec<Ready>>,
     /// By target.
     unknown: BTreeMap<Box<str>, UnknownOperator>,
+}
+
+/// A step that was made ready.
+#[derive(Debug)]
+struct Ready {
+    args: Args,
+    made: Type,
+    operands: Vec<Type>,
+    step: Step,
 }
 
 impl Reference {
@@ -80,10 +90,15 @@ impl Reference {
 
 impl Kernels for Reference {
     fn run(&mut self, step: &ComputeStep<'_>) -> Result<StepResult, RunError> {
-        let ready = self.ready.entry((step.name.into(), step.target.into())).or_insert_with(|| {
-            let types: Vec<Type> = step.operands.iter().map(type_of_value).collect();
-            Step::new(step.name, step.target, step.args, &types, step.made.clone())
+        let operands: Vec<Type> = step.operands.iter().map(type_of_value).collect();
+        let known = self.ready.entry((step.name.into(), step.target.into())).or_default();
+        let same = |ready: &Ready| ready.args == *step.args && ready.made == step.made && ready.operands == operands;
+        let at = known.iter().position(same).unwrap_or_else(|| {
+            let made = Step::new(step.name, step.target, step.args, &operands, step.made.clone());
+            known.push(Ready { args: step.args.clone(), made: step.made.clone(), operands, step: made });
+            known.len() - 1
         });
+        let ready = &mut known[at].step;
         let before = self.counters.unknown;
         let result = ready.run(step.operands, &mut self.counters, &self.options)?;
         if self.counters.unknown > before {
@@ -118,13 +133,22 @@ pub(super) fn seeded(program: &Program, input: &Input, rank: GlobalRank, seed: u
 }
 
 /// All whose values in a run are not the graph's: operators that the kernels do not know, and constants.
-pub(super) fn unknown(program: &Program, kernels: &mut dyn Kernels) -> Vec<UnknownOperator> {
+pub(super) fn unknown(program: &Program, kernels: &mut dyn Kernels, all: &mut Vec<UnknownOperator>) {
     let constants = program.buffers.iter().filter(|buffer| buffer.kind == BufferKind::Constant);
     let constants =
         constants.map(|buffer| UnknownOperator { target: buffer.name.clone(), node: buffer.name.clone(), calls: 1 });
-    let mut all = kernels.take_unknown();
-    all.extend(constants);
-    all
+    add_unknown(all, kernels.take_unknown());
+    add_unknown(all, constants);
+}
+
+/// Adds what a part of a run computed otherwise; of one target, the first node stays.
+pub(super) fn add_unknown(all: &mut Vec<UnknownOperator>, more: impl IntoIterator<Item = UnknownOperator>) {
+    for one in more {
+        match all.iter_mut().find(|known| known.target == one.target) {
+            Some(known) => known.calls += one.calls,
+            None => all.push(one),
+        }
+    }
 }
 
 /// What the evaluator makes of a constant of the module.

@@ -235,7 +235,7 @@ fn launch_of(program: &Program, input: &Operand) -> Option<String> {
                     return Some(format!("`{}`{of}", step.node));
                 }
             }
-            StepKind::Copy(_) | StepKind::Unpack(_) | StepKind::Wait(_) | StepKind::Compute(_) => {}
+            StepKind::Copy(_) | StepKind::Unpack(_) | StepKind::Wait(_) | StepKind::Compute(_) | StepKind::Run(_) => {}
         }
     }
     None

@@ -48,8 +48,10 @@ pub use trace::{Event, Row, chrome_trace};
 use super::store::MAX_WORLD_SIZE;
 use super::{Announced, Backend, Buffer, BufferError, Call, CallOptions, CommError, Op, Operands, Outline, Work};
 use crate::check::eval::{EvalError, Output};
-use crate::ir::{GlobalRank, GroupRank};
-use crate::program::{Collective, CommOp, Compute, Made, Moves, Operand, Part, Program, StepId, StepKind, Stream};
+use crate::ir::{DType, GlobalRank, GroupRank};
+use crate::program::{
+    self, Collective, CommOp, Compute, Layout, Made, Moves, Operand, Part, Program, StepId, StepKind, Stream,
+};
 use memory::Memory;
 use std::time::Instant;
 use times::Clock;
@@ -155,16 +157,30 @@ pub struct Run {
     pub events: Vec<Event>,
 }
 
+/// The groups of a program and of its bodies, one of each name.
+fn groups_of(program: &Program) -> Vec<&program::Group> {
+    let mut groups: Vec<&program::Group> = program.groups.iter().collect();
+    for group in program.bodies.iter().flat_map(|body| groups_of(&body.program)) {
+        match groups.iter_mut().find(|known| known.name == group.name) {
+            Some(known) if known.size == 0 || known.members.is_empty() => *known = group,
+            Some(_) => {}
+            None => groups.push(group),
+        }
+    }
+    groups
+}
+
 /// Number of ranks that a program needs: those that its groups list, or as many as its only group has.
 ///
 /// # Errors
 /// [`RunError::Group`] when members are not known, ranks are missing below the largest, or there are more than
 /// [`MAX_WORLD_SIZE`].
 pub fn world_size(program: &Program) -> Result<u32, RunError> {
-    let mut ranks: Vec<u32> = program.groups.iter().flat_map(|group| group.members.iter().flatten().copied()).collect();
+    let groups = groups_of(program);
+    let mut ranks: Vec<u32> = groups.iter().flat_map(|group| group.members.iter().flatten().copied()).collect();
     ranks.sort_unstable();
     ranks.dedup();
-    let unlisted = || program.groups.iter().filter(|group| group.members.is_empty() && group.size > 1);
+    let unlisted = || groups.iter().filter(|group| group.members.is_empty() && group.size > 1);
     if ranks.is_empty() {
         let mut sizes = unlisted().map(|group| group.size);
         return match (sizes.next(), unlisted().nth(1)) {
@@ -182,7 +198,7 @@ pub fn world_size(program: &Program) -> Result<u32, RunError> {
     match (0..).zip(&ranks).find(|(expected, found)| expected != *found) {
         None => Ok(ranks.len() as u32),
         Some((missing, _)) => {
-            let group = program.groups.iter().find(|group| !group.members.is_empty());
+            let group = groups.iter().find(|group| !group.members.is_empty());
             let group = group.map_or_else(String::new, |group| group.name.to_string());
             Err(RunError::Group {
                 group,
@@ -199,6 +215,8 @@ pub struct Executor<'a> {
     /// By index in the program: none for groups that this rank is not in.
     groups: Vec<Option<super::Group>>,
     memory: Memory<'a>,
+    /// By index in the program.
+    bodies: Vec<Executor<'a>>,
 }
 
 impl<'a> Executor<'a> {
@@ -224,7 +242,8 @@ impl<'a> Executor<'a> {
             });
         }
         let places = groups.iter().map(|group| group.as_ref().map_or(0, |group| u64::from(group.rank().0))).collect();
-        let executor = Self { program, backend, groups, memory: Memory::new(program, backend, places)? };
+        let bodies = program.bodies.iter().map(|body| Self::new(&body.program, backend)).collect::<Result<_, _>>()?;
+        let executor = Self { program, backend, groups, memory: Memory::new(program, backend, places)?, bodies };
         executor.announce()?;
         Ok(executor)
     }
@@ -272,10 +291,10 @@ impl<'a> Executor<'a> {
         Ok((self.memory.range(node, part.send)?, self.memory.range(node, part.recv)?))
     }
 
-    /// Bytes that were allocated: the plan's arenas, and buffers for what the caller gives.
+    /// Bytes that were allocated: the plan's arenas, and buffers for what the caller gives; those of bodies, too.
     #[must_use]
     pub fn allocated_bytes(&self) -> u64 {
-        self.memory.bytes()
+        self.bodies.iter().fold(self.memory.bytes(), |sum, body| sum.saturating_add(body.allocated_bytes()))
     }
 
     /// Runs the program once, on values for its inputs, in order.
@@ -285,8 +304,8 @@ impl<'a> Executor<'a> {
     pub fn run(&mut self, inputs: &[Output], kernels: &mut dyn Kernels) -> Result<Run, RunError> {
         let program = self.program;
         self.memory.take_inputs(inputs)?;
-        let mut running =
-            Running { executor: self, works: vec![None; program.steps.len()], clock: Clock::start(program) };
+        let (works, clock) = (vec![None; program.steps.len()], Clock::start(program));
+        let mut running = Running { executor: self, works, clock, unknown: Vec::new() };
         for (index, step) in program.steps.iter().enumerate() {
             for &before in &step.after {
                 running.finish(before)?;
@@ -297,11 +316,12 @@ impl<'a> Executor<'a> {
             running.finish(StepId(index as u32))?;
         }
         running.executor.leave_together()?;
+        let mut unknown = std::mem::take(&mut running.unknown);
         let (times, events) = running.clock.end();
         let outputs = program.outputs.values.iter().map(|value| self.memory.read_operand(value, "the output"));
         let outputs = outputs.collect::<Result<_, _>>()?;
         let inputs = program.inputs.iter().map(|input| self.memory.read_operand(&input.value, &input.name));
-        let unknown = kernels::unknown(program, kernels);
+        kernels::unknown(program, kernels, &mut unknown);
         Ok(Run { outputs, inputs: inputs.collect::<Result<_, _>>()?, times, unknown, events })
     }
 }
@@ -335,6 +355,8 @@ struct Running<'r, 'a> {
     /// By step: the collective in flight.
     works: Vec<Option<Work>>,
     clock: Clock<'a>,
+    /// What bodies computed otherwise than their graphs say.
+    unknown: Vec<UnknownOperator>,
 }
 
 impl Running<'_, '_> {
@@ -370,6 +392,7 @@ impl Running<'_, '_> {
                 return Ok(());
             }
             StepKind::Compute(compute) => self.compute(&step.node, compute, kernels)?,
+            StepKind::Run(run) => self.run_body(&step.node, run, kernels)?,
         }
         self.clock.ran(id, start);
         self.poll();
@@ -397,6 +420,44 @@ impl Running<'_, '_> {
 
     fn compute(&mut self, node: &str, compute: &Compute, kernels: &mut dyn Kernels) -> Result<(), RunError> {
         self.executor.compute(node, compute, kernels)
+    }
+
+    fn run_body(&mut self, node: &str, run: &program::Run, kernels: &mut dyn Kernels) -> Result<(), RunError> {
+        let Executor { memory, bodies, .. } = &mut *self.executor;
+        let first = match &run.pick {
+            None => true,
+            Some(pick) => is_true(&memory.read_operand(pick, node)?).ok_or_else(|| {
+                let reason = "what says which graph runs is neither a number nor a tensor of one element".to_owned();
+                RunError::Unsupported { node: node.to_owned(), reason }
+            })?,
+        };
+        let given =
+            run.given.iter().map(|operand| memory.read_operand(operand, node)).collect::<Result<Vec<_>, _>>()?;
+        let body = run.bodies[usize::from(!first)] as usize;
+        let start = Instant::now();
+        let done = bodies[body].run(&given, kernels)?;
+        self.clock.ran_body(start, &done.times, done.events);
+        kernels::add_unknown(&mut self.unknown, done.unknown);
+        let mut values = done.outputs;
+        let made = match &run.made {
+            Made::Tuple(_) | Made::Nothing => Output::Tuple(values),
+            Made::Tensor(_) | Made::Host(_) => values.swap_remove(0),
+        };
+        self.executor.memory.write_made(node, &run.made, &made)
+    }
+}
+
+/// Whether a number, or the one element of a tensor, is true.
+fn is_true(value: &Output) -> Option<bool> {
+    match value {
+        Output::Number(number) => Some(number.float() != 0.0),
+        Output::Tensor(tensor) if tensor.sizes.iter().product::<usize>() == 1 => {
+            let (from, to) = (Layout::dense(tensor.dtype, &[1])?, Layout::dense(DType::Bool, &[1])?);
+            let mut found = [0];
+            copy_elements(&tensor.bytes, &from, &mut found, &to).ok()?;
+            Some(found != [0])
+        }
+        Output::Tensor(_) | Output::Tuple(_) | Output::Opaque(_) => None,
     }
 }
 

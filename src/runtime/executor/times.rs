@@ -65,7 +65,8 @@ impl<'p> Clock<'p> {
             StepKind::Pack(_) => (&mut self.times.pack, "pack"),
             StepKind::Unpack(_) => (&mut self.times.unpack, "unpack"),
             StepKind::Copy(_) => (&mut self.times.copy, "copy"),
-            StepKind::Collective(_) | StepKind::Wait(_) => return,
+            // Its own steps are counted.
+            StepKind::Collective(_) | StepKind::Wait(_) | StepKind::Run(_) => return,
         };
         of.steps += 1;
         of.time += time;
@@ -106,6 +107,26 @@ impl<'p> Clock<'p> {
             self.times.comm.time += now - start;
             self.event(step, self.row(step), "comm", start, now - start);
         }
+    }
+
+    /// A body ran, from `start` on.
+    pub fn ran_body(&mut self, start: Instant, times: &Times, events: Vec<Event>) {
+        let own = &mut self.times;
+        let pairs = [
+            (&mut own.compute, times.compute),
+            (&mut own.pack, times.pack),
+            (&mut own.unpack, times.unpack),
+            (&mut own.copy, times.copy),
+            (&mut own.comm, times.comm),
+        ];
+        for (sum, of_body) in pairs {
+            sum.steps += of_body.steps;
+            sum.time += of_body.time;
+        }
+        own.sent_bytes = own.sent_bytes.saturating_add(times.sent_bytes);
+        own.exposed += times.exposed;
+        let later = start - self.start;
+        self.events.extend(events.into_iter().map(|event| Event { start: event.start + later, ..event }));
     }
 
     /// Where a step runs.

@@ -22,6 +22,7 @@ use super::machine::stated_bytes;
 use super::symbols::Symbols;
 use super::world::World;
 use super::{EvalError, EvalOptions, well_formed};
+use crate::ir::bodies::called_graphs;
 use crate::ir::{Graph, Op};
 use rebuild::Scale;
 use trace::{Keeps, Traced, Tracer};
@@ -77,6 +78,12 @@ pub enum ShrinkError {
         /// Which node keeps a size as it is, if one does.
         keeps: Option<String>,
     },
+    /// It calls graphs, and those are not scaled.
+    #[error("{node} calls graphs, whose sizes are not scaled with those of their caller; allow for more bytes")]
+    Calls {
+        /// The call, with its operator.
+        node: String,
+    },
     /// Sizes depend on each other in ways that cannot be followed.
     #[error("{node} asks for sizes that cannot be scaled together")]
     Entangled {
@@ -110,6 +117,12 @@ pub fn shrink(graphs: &[&Graph], options: &EvalOptions) -> Result<Shrunk, Shrink
     let bytes_before = largest(graphs.iter().copied(), &symbols, ranks);
     if bytes_before <= options.max_bytes {
         return Ok(Shrunk { graphs: graphs.iter().map(|&graph| graph.clone()).collect(), scaling: None });
+    }
+    for graph in graphs {
+        if let Some(&call) = graph.order().iter().find(|&&id| called_graphs(graph, id).is_some()) {
+            let node = format!("`{}` ({})", graph.name_of(call), graph.target_of(call));
+            return Err(ShrinkError::Calls { node });
+        }
     }
     let job = Job { graphs, symbols: &symbols, options, ranks, bytes_before };
     match job.run(false) {
