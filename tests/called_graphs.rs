@@ -197,6 +197,9 @@ fn one_graph_that_is_called_often_is_lowered_once() {
     assert_eq!(run_program(&program), evaluated.iter().map(|rank| bytes(&rank.outputs)).collect::<Vec<_>>());
 }
 
+/// What is damaged, and how.
+type Damage = (&'static str, fn(&mut Program));
+
 fn run_step(program: &mut Program) -> &mut Run {
     let found = program.steps.iter_mut().find_map(|step| match &mut step.kind {
         StepKind::Run(run) => Some(run),
@@ -208,7 +211,7 @@ fn run_step(program: &mut Program) -> &mut Run {
 #[test]
 fn a_damaged_run_is_not_called_equal() {
     let graph = branched(REDUCES, DOUBLES);
-    let damage: &[(&str, fn(&mut Program))] = &[
+    let damage: &[Damage] = &[
         ("the branches are swapped", |program| run_step(program).bodies.reverse()),
         ("one branch runs always", |program| {
             let run = run_step(program);
@@ -255,7 +258,7 @@ fn a_damaged_run_is_not_called_equal() {
 
 #[test]
 fn a_program_whose_run_does_not_fit_its_bodies_is_refused_with_the_body_and_why() {
-    let damage: &[(&str, fn(&mut Program))] = &[
+    let damage: &[Damage] = &[
         ("it is given another number of values", |program| run_step(program).given.clear()),
         ("its input `a` is of another type", |program| {
             let wide = program.buffers.iter().position(|buffer| buffer.bytes == 32 && buffer.kind != BufferKind::Input);
