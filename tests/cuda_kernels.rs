@@ -3,13 +3,13 @@
 mod collective;
 mod host;
 
-use bucketeer::check::eval::num;
 use bucketeer::codegen::cuda::{CudaModule, CudaOptions};
 use bucketeer::ir::DType;
 use bucketeer::program::{
     Buffer, BufferId, BufferKind, Layout, LayoutId, Moves, Program, Range, Segment, Step, StepKind, Stream, View,
 };
 use bucketeer::runtime::executor::copy_elements;
+use bucketeer_types::num;
 use collective::Random;
 use host::Host;
 use proptest::prelude::*;

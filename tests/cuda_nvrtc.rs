@@ -78,7 +78,7 @@ fn the_fixed_kernel_compiles_without_spills_and_local_memory() {
 
 /// A pack with each conversion from one dtype, as a program's text.
 fn conversions_from(from: DType) -> Program {
-    let to = DType::ALL.iter().filter(|to| bucketeer::check::eval::num::convert(from, **to, &[]).is_some());
+    let to = DType::ALL.iter().filter(|to| bucketeer_types::num::convert(from, **to, &[]).is_some());
     let (mut segments, mut at) = (String::new(), 0);
     for to in to {
         segments += &format!("    {}[64] a -> {}[64] b+{at}\n", from.short_name(), to.short_name());

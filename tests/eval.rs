@@ -1,11 +1,12 @@
 //! The reference evaluator against values made by hand and by PyTorch 2.15.
 
-use bucketeer::check::eval::num::{Class, class, load_float, load_int};
 use bucketeer::check::eval::{
     Difference, EvalError, EvalOptions, Output, OutputTensor, RankOutputs, Scalar, Sharer, compare, evaluate,
 };
 use bucketeer::ir::Graph;
 use bucketeer::ir::text::parse;
+use bucketeer_types::class::{Class, class};
+use bucketeer_types::num::{load_float, load_int};
 
 fn read(text: &str) -> Graph {
     parse(text).unwrap_or_else(|error| panic!("{error}\nin:\n{text}"))

@@ -2,10 +2,10 @@
 
 mod collective;
 
-use bucketeer::check::eval::num;
 use bucketeer::ir::DType;
 use bucketeer::program::Layout;
 use bucketeer::runtime::executor::{CopyError, copy_elements};
+use bucketeer_types::{class, num};
 use collective::Random;
 use proptest::prelude::*;
 
@@ -161,7 +161,7 @@ proptest! {
 fn every_float_of_two_bytes_is_converted_as_the_evaluator_does() {
     let all: Vec<u8> = (0..=u16::MAX).flat_map(u16::to_le_bytes).collect();
     for from in [DType::F16, DType::Bf16] {
-        for to in DTYPES.into_iter().filter(|&to| num::class(to) != num::Class::Opaque) {
+        for to in DTYPES.into_iter().filter(|&to| class::class(to) != class::Class::Opaque) {
             let expected = num::convert(from, to, &all).unwrap();
             let mut found = vec![0; expected.len()];
             let layout = |dtype| Layout::dense(dtype, &[1 << 16]).unwrap();

@@ -6,7 +6,8 @@ use bucketeer::formats::{Document, Format};
 use bucketeer::ir::{CollectiveKind, Graph};
 use bucketeer::passes::bucketing::{BucketKind, BucketOptions, Measure, MixedDtype, Mode, Unpack, matches_pattern};
 use bucketeer::passes::select::{Caps, Policy};
-use bucketeer::passes::{Pass, Pipeline, format_bytes, parse_bytes};
+use bucketeer::passes::{Pass, Pipeline};
+use bucketeer_types::sizes::{format_bytes, parse_bytes};
 
 /// Which collectives to merge, and how.
 #[derive(Clone, PartialEq, Eq, Default, Debug, clap::Args)]

@@ -10,9 +10,10 @@ use bucketeer::codegen::average::Average;
 use bucketeer::codegen::cuda::{CudaModule, CudaOptions};
 use bucketeer::codegen::plan::LaunchPlan;
 use bucketeer::ir::Graph;
+use bucketeer::passes::Pipeline;
 use bucketeer::passes::lowering::{LowerError, LowerOptions, LowerReport, lower};
-use bucketeer::passes::{Pipeline, parse_bytes};
 use bucketeer::program::{Program, StepKind};
+use bucketeer_types::sizes::parse_bytes;
 use std::path::PathBuf;
 
 /// Programs of at most so many nodes are proven unasked.

@@ -1,13 +1,13 @@
 //! Buckets of odd layouts and all dtypes, on the device and on the host.
 
 use crate::bound::{Bound, Numbers};
-use bucketeer::check::eval::num;
 use bucketeer::codegen::cuda::{CudaModule, CudaOptions, fixed_units};
 use bucketeer::ir::DType;
 use bucketeer::program::{Program, Segment, StepKind, View};
 use bucketeer::runtime::cuda::Context;
 use bucketeer::runtime::cuda::nvrtc::{Nvrtc, NvrtcError};
 use bucketeer::runtime::executor::copy_elements;
+use bucketeer_types::num;
 use std::error::Error;
 
 /// Bytes of both buffers of a bucket.

@@ -4,11 +4,11 @@
 //! nothing where elements move through a kernel anyway; where they do not, it is refused.
 
 use super::transfer::TransferError;
-use crate::check::eval::num::{self, Class};
 use crate::ir::ReduceOp;
 use crate::program::{
     BufferId, Collective, CommOp, Made, Operand, Program, Range, Segment, Step, StepId, StepKind, View,
 };
+use bucketeer_types::class::{self, Class};
 use std::collections::HashMap;
 
 /// Who divides averages of floats.
@@ -58,7 +58,7 @@ impl Average {
                 continue;
             }
             let node = || step.node.to_string();
-            if num::class(collective.dtype) != Class::Float {
+            if class::class(collective.dtype) != Class::Float {
                 return Err(TransferError::Division { node: node(), dtype: collective.dtype });
             }
             let divisor = program.groups[collective.group as usize].size;

@@ -5,9 +5,9 @@
 //! its ends becomes transfers of smaller units. The bases of buffers are aligned as the program says; nothing is assumed of
 //! sizes but that they fit 64 bits.
 
-use crate::check::eval::num::{self, Class};
 use crate::ir::DType;
 use crate::program::{BufferId, Layout, Program, Range, Segment, View};
+use bucketeer_types::class::{self, Class};
 use indexmap::IndexSet;
 use serde::Serialize;
 use smallvec::SmallVec;
@@ -368,7 +368,7 @@ impl<'a> Cutter<'a> {
         from: Side,
         to: Side,
     ) -> Result<(), TransferError> {
-        let classes = [from_dtype, to_dtype].map(num::class);
+        let classes = [from_dtype, to_dtype].map(class::class);
         if from_dtype != to_dtype && classes.contains(&Class::Opaque) {
             return Err(TransferError::Conversion { node: self.node.to_owned(), from: from_dtype, to: to_dtype });
         }

@@ -18,9 +18,10 @@ pub use svg::svg;
 
 use crate::ir::{Dependencies, Graph, NodeId, ProcessGroup};
 use crate::passes::survey::{Surveyed, survey};
+use bucketeer_types::sizes::human;
 use buckets::{Buckets, Fate};
 use order::{Item, items};
-use text::{human, visible};
+use text::visible;
 
 /// A graph's collectives, ready to be drawn.
 #[derive(Clone, Debug)]

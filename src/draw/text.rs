@@ -36,19 +36,6 @@ pub(super) fn cut(text: &str, columns: usize) -> String {
     head.into_iter().chain(['.', '.']).chain(tail.into_iter().rev()).collect()
 }
 
-/// A size in the largest binary unit that keeps it at one or more.
-pub(super) fn human(bytes: u64) -> String {
-    const UNITS: [&str; 7] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
-    let mut unit = 0;
-    let mut value = bytes as f64;
-    // What would print as 1024.0 is one of the next unit.
-    while value >= 1023.95 && unit + 1 < UNITS.len() && bytes >= 1024 {
-        value /= 1024.0;
-        unit += 1;
-    }
-    if unit == 0 { format!("{bytes} B") } else { format!("{value:.1} {}", UNITS[unit]) }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -64,12 +51,5 @@ mod tests {
     fn what_cannot_be_seen_is_escaped() {
         assert_eq!(visible("a\nb\u{1b}[31m"), "a\\nb\\u{1b}[31m");
         assert_eq!(visible("größe ∂L/∂w"), "größe ∂L/∂w");
-    }
-
-    #[test]
-    fn sizes_have_binary_units() {
-        for (bytes, text) in [(0, "0 B"), (1023, "1023 B"), (1024, "1.0 KiB"), ((1 << 20) - 1, "1.0 MiB")] {
-            assert_eq!(human(bytes), text);
-        }
     }
 }

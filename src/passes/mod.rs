@@ -22,7 +22,5 @@ mod together;
 pub mod trivial;
 pub mod waits;
 
-pub use pipeline::{
-    Pass, PassReport, Pipeline, PipelineError, PipelineParseError, SizeError, format_bytes, parse_bytes,
-};
+pub use pipeline::{Pass, PassReport, Pipeline, PipelineError, PipelineParseError};
 pub use together::{LaunchAt, TogetherError};

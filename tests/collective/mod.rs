@@ -2,9 +2,9 @@
 
 #![allow(dead_code, reason = "each test file uses a part")]
 
-use bucketeer::check::eval::num;
 use bucketeer::ir::{DType, GlobalRank, GroupRank, ReduceOp};
 use bucketeer::runtime::{Arena, Backend, Buffer, Call, CallOptions, CommError, Group, Op, Operands, Reduction, Work};
+use bucketeer_types::{class, num};
 
 const COUNTS: [usize; 4] = [0, 1, 5, 67];
 
@@ -41,11 +41,11 @@ pub fn reductions(dtype: DType) -> Vec<Reduction> {
     let basic = [ReduceOp::Sum, ReduceOp::Avg, ReduceOp::Product, ReduceOp::Min, ReduceOp::Max];
     let bits = [ReduceOp::BitAnd, ReduceOp::BitOr, ReduceOp::BitXor];
     let list = |ops: &[ReduceOp]| ops.iter().map(|op| Reduction::Op(*op)).collect::<Vec<_>>();
-    match num::class(dtype) {
-        _ if num::is_fp8(dtype) => Vec::new(),
-        num::Class::Opaque => Vec::new(),
-        num::Class::Float => [list(&basic), vec![Reduction::PreMulSum { factor: 0.3 }]].concat(),
-        num::Class::Int | num::Class::Bool => [list(&basic), list(&bits)].concat(),
+    match class::class(dtype) {
+        _ if class::is_fp8(dtype) => Vec::new(),
+        class::Class::Opaque => Vec::new(),
+        class::Class::Float => [list(&basic), vec![Reduction::PreMulSum { factor: 0.3 }]].concat(),
+        class::Class::Int | class::Class::Bool => [list(&basic), list(&bits)].concat(),
     }
 }
 
@@ -126,7 +126,7 @@ impl Case {
                 bytes.extend((0..self.width()).map(|_| random.below(256) as u8));
             } else if self.dtype == DType::Bool {
                 bytes.push(random.below(2) as u8);
-            } else if num::class(self.dtype) == num::Class::Float {
+            } else if class::class(self.dtype) == class::Class::Float {
                 num::store_float(self.dtype, (random.below(2000) as f64 - 1000.0) / 64.0, &mut bytes);
             } else {
                 bytes.extend((0..self.width()).map(|at| if at == 0 { random.below(100) as u8 } else { 0 }));
@@ -232,8 +232,8 @@ fn reduce(op: Reduction, dtype: DType, inputs: &[Vec<u8>]) -> Vec<u8> {
     if op == Reduction::Op(ReduceOp::Avg) && dtype != DType::Bool {
         let mut out = Vec::new();
         for element in total.chunks_exact(width) {
-            match num::class(dtype) {
-                num::Class::Float => {
+            match class::class(dtype) {
+                class::Class::Float => {
                     num::store_float(dtype, num::load_float(dtype, element) / inputs.len() as f64, &mut out);
                 }
                 _ => num::store_int(dtype, num::load_int(dtype, element) / inputs.len() as i128, &mut out),

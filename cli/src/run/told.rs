@@ -2,10 +2,11 @@
 
 use super::report::{Equality, Outcome};
 use anyhow::{Context, Result};
-use bucketeer::check::eval::num::{Class, class, load_float};
 use bucketeer::check::eval::{Output, OutputTensor};
 use bucketeer::ir::DType;
 use bucketeer::runtime::executor::{Run, StepKindTimes, Times};
+use bucketeer_types::class::{Class, class};
+use bucketeer_types::num::load_float;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 

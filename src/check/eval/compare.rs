@@ -243,9 +243,9 @@ fn tensor_difference(a: &OutputTensor, b: &OutputTensor) -> Option<(String, Stri
     })?;
     let say = |tensor: &OutputTensor| {
         let bytes = &tensor.bytes[element * width..(element + 1) * width];
-        match super::num::class(tensor.dtype) {
-            super::num::Class::Float => super::num::load_float(tensor.dtype, bytes).to_string(),
-            _ => super::num::load_int(tensor.dtype, bytes).to_string(),
+        match bucketeer_types::class::class(tensor.dtype) {
+            bucketeer_types::class::Class::Float => bucketeer_types::num::load_float(tensor.dtype, bytes).to_string(),
+            _ => bucketeer_types::num::load_int(tensor.dtype, bytes).to_string(),
         }
     };
     Some((format!("element {element}"), say(a), say(b)))

@@ -4,10 +4,11 @@ use super::call::{Call, Done, Layout};
 use super::create::one;
 use super::layout::{slice_range, split_sizes};
 use super::memory::Fault;
-use super::num::{convert, promote};
 use super::tensor::{Tensor, count, dense_strides, pointwise_strides};
 use super::value::{Scalar, Value};
 use crate::ir::{Arg, DType};
+use bucketeer_types::class::promote;
+use bucketeer_types::num::convert;
 
 /// Evaluates a copy.
 pub fn copy(call: &mut Call<'_>) -> Done {
@@ -378,8 +379,11 @@ fn index_select(call: &mut Call<'_>) -> Done {
     let dim = call.dim(1, "dim", 0, input.sizes.len())?;
     let size = *input.sizes.get(dim).ok_or_else(|| Fault::misfit("a single element has no dimensions"))?;
     let width = index.width();
-    let picked: Vec<i128> =
-        call.read(&index)?.chunks_exact(width).map(|bytes| super::num::load_int(index.dtype, bytes)).collect();
+    let picked: Vec<i128> = call
+        .read(&index)?
+        .chunks_exact(width)
+        .map(|bytes| bucketeer_types::num::load_int(index.dtype, bytes))
+        .collect();
     let part = |place: &i128| match usize::try_from(*place) {
         Ok(place) if place < size => Ok(input.narrow(dim, place, 1)),
         _ => Err(Fault::misfit(format!("there is no index {place} of {size}"))),

@@ -2,10 +2,10 @@
 
 use super::call::{Call, Done, Layout};
 use super::memory::{Fault, POISON};
-use super::num::{store_float, store_int};
 use super::tensor::{Tensor, count, is_injective};
 use super::value::{Scalar, Value};
 use crate::ir::DType;
+use bucketeer_types::num::{store_float, store_int};
 
 /// What fills a new tensor.
 #[derive(Clone, Copy)]

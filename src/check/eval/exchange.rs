@@ -4,9 +4,10 @@
 //! once. A sum of bools is their or. Nothing is reduced in floats of one byte.
 
 use super::memory::Fault;
-use super::num::{Class, class, combine, is_fp8, load_float, load_int, store_float, store_int};
 use super::tensor::{Tensor, count};
 use crate::ir::{CollectiveKind, DType, ReduceOp};
+use bucketeer_types::class::{Class, class, is_fp8};
+use bucketeer_types::num::{combine, load_float, load_int, store_float, store_int};
 use std::cell::OnceCell;
 
 /// What the ranks of a team send, in the order of the group's ranks.

@@ -2,9 +2,10 @@
 
 use super::call::{Call, Done, Layout, wrap_dim};
 use super::memory::Fault;
-use super::num::{Class, class, load_float, load_int, store_float, store_int};
 use super::tensor::{Tensor, broadcast, count, dense_strides};
 use crate::ir::DType;
+use bucketeer_types::class::{Class, class};
+use bucketeer_types::num::{load_float, load_int, store_float, store_int};
 
 /// Evaluates a product or a reduction.
 pub fn linear(call: &mut Call<'_>) -> Done {

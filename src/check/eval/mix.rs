@@ -1,7 +1,8 @@
 //! The mixing function: what an operator of unknown meaning makes of its operands.
 
-use super::num::{Class, class, store_float};
 use crate::ir::DType;
+use bucketeer_types::class::{Class, class};
+use bucketeer_types::num::store_float;
 
 /// A running hash, the same on every machine and in every run.
 #[derive(Clone, Copy, Debug)]

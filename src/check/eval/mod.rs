@@ -33,7 +33,6 @@ mod linear;
 mod machine;
 mod memory;
 mod mix;
-pub mod num;
 mod output;
 mod pointwise;
 mod scalars;

@@ -3,10 +3,11 @@
 
 use super::call::{Call, Done, Layout};
 use super::memory::Fault;
-use super::num::{Class, class, load_float, load_int, promote, store_float, store_int};
 use super::tensor::{Tensor, broadcast, count, pointwise_strides};
 use super::value::{Scalar, Value};
 use crate::ir::{Arg, DType};
+use bucketeer_types::class::{Class, class, promote};
+use bucketeer_types::num::{load_float, load_int, store_float, store_int};
 
 /// One operand: a tensor, or a number that takes any shape.
 #[derive(Clone, Debug)]

@@ -1,11 +1,11 @@
 //! What converts one element, as text: functions on bits, and the expression that joins them.
 //!
 //! A float of one or two bytes goes by way of `f32`, an integer that becomes a float by way of `f64`, as the evaluator does
-//! ([`crate::check::eval::num`]).
+//! ([`bucketeer_types::num`]).
 
 use super::{Conversion, Unit};
-use crate::check::eval::num::{self, Class};
 use crate::ir::DType;
+use bucketeer_types::class::{self, Class};
 use indexmap::IndexSet;
 use std::fmt::Write as _;
 
@@ -204,7 +204,7 @@ const fn sign_of(dtype: DType) -> u32 {
 /// off by whoever stores it.
 pub(super) fn expression(unit: &Conversion, raw: &str) -> String {
     let Conversion { from, to, divides, .. } = *unit;
-    match (num::class(from), num::class(to)) {
+    match (class::class(from), class::class(to)) {
         (Class::Float, Class::Float) if from == DType::F64 || to == DType::F64 => {
             let wide = wide(from, raw);
             narrow_wide(to, if divides { format!("f64_over({wide}, divisor)") } else { wide })

@@ -5,10 +5,10 @@
 //! follow on each other on both sides become one. What is left are runs of bytes, or planes of elements for the
 //! kernels.
 
-use crate::check::eval::num;
 use crate::ir::DType;
 use crate::program::Layout;
 use crate::runtime::kernels::{self, Loop, Plane};
+use bucketeer_types::{class, num};
 use smallvec::SmallVec;
 use std::cmp::Reverse;
 
@@ -66,7 +66,7 @@ pub fn copy_elements(source: &[u8], from: &Layout, target: &mut [u8], to: &Layou
     }
     check_length("source", source, from)?;
     check_length("target", target, to)?;
-    if from.dtype != to.dtype && [from.dtype, to.dtype].map(num::class).contains(&num::Class::Opaque) {
+    if from.dtype != to.dtype && [from.dtype, to.dtype].map(class::class).contains(&class::Class::Opaque) {
         return Err(CopyError::Conversion { from: from.dtype, to: to.dtype });
     }
     if from.shape.contains(&0) {
