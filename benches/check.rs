@@ -6,8 +6,8 @@
 mod synthetic;
 
 use bucketeer::check::{Verdict, prove};
-use bucketeer::formats::fx::FxText;
 use bucketeer::passes::Pipeline;
+use bucketeer_formats::fx::FxText;
 use std::process::Command;
 use std::time::Instant;
 

@@ -5,8 +5,8 @@
 
 use bucketeer::codegen::cuda::{CudaModule, CudaOptions};
 use bucketeer::program::Program;
-use bucketeer::runtime::cuda::nvrtc::{Cache, Nvrtc, Request};
-use bucketeer::runtime::cuda::{Arch, ImageKind};
+use bucketeer_cuda::nvrtc::{Cache, Nvrtc, Request};
+use bucketeer_cuda::{Arch, ImageKind};
 use std::time::{Duration, Instant};
 
 const EMPTY: &str = "extern \"C\" __global__ void empty(unsigned long long *to) { *to = 0; }\n";

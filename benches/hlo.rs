@@ -2,9 +2,9 @@
 //!
 //! `cargo bench --bench hlo` prints a line for each question; file names after `--` are read instead of generated text.
 
-use bucketeer::formats::Document;
 use bucketeer::ir::Dependencies;
 use bucketeer::passes::bucketing::{BucketKind, BucketOptions, plan};
+use bucketeer_formats::Document;
 use std::fmt::Write;
 use std::time::Instant;
 

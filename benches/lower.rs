@@ -6,9 +6,9 @@
 mod synthetic;
 
 use bucketeer::check::program::{Verdict, prove};
-use bucketeer::formats::fx::FxText;
 use bucketeer::ir::Dependencies;
 use bucketeer::passes::lowering::{LowerOptions, lower};
+use bucketeer_formats::fx::FxText;
 use petgraph::graph::DiGraph;
 use std::hint::black_box;
 use std::time::{Duration, Instant};

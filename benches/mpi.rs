@@ -8,13 +8,13 @@
 mod all_reduces;
 
 use all_reduces::{Owner, bucketed_with, graph, lowered, mixed_bytes};
-use bucketeer::check::eval::step::StepResult;
 use bucketeer::ir::{DType, GlobalRank, ReduceOp};
 use bucketeer::program::Program;
-use bucketeer::runtime::executor::{ComputeStep, Executor, RunError, seeded_inputs};
-use bucketeer::runtime::local::{LocalOptions, run};
-use bucketeer::runtime::mpi::{MpiOptions, MpiRank};
-use bucketeer::runtime::{Backend, CallOptions, Operands};
+use bucketeer_comm::local::{LocalOptions, run};
+use bucketeer_comm::mpi::{MpiOptions, MpiRank};
+use bucketeer_comm::{Backend, CallOptions, Operands};
+use bucketeer_eval::step::StepResult;
+use bucketeer_exec::{ComputeStep, Executor, RunError, seeded_inputs};
 use mpi::collective::SystemOperation;
 use mpi::traits::{Communicator, CommunicatorCollectives};
 use std::process::Command;

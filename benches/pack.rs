@@ -10,9 +10,9 @@ mod all_reduces;
 use all_reduces::{Owner, bucketed, graph, lowered, mixed_bytes};
 use bucketeer::ir::{DType, GlobalRank};
 use bucketeer::program::{Layout, Program, StepKind, View};
-use bucketeer::runtime::Backend;
-use bucketeer::runtime::executor::{Executor, Reference, Times, copy_elements, seeded_inputs};
-use bucketeer::runtime::fake::FakeRank;
+use bucketeer_comm::Backend;
+use bucketeer_comm::fake::FakeRank;
+use bucketeer_exec::{Executor, Reference, Times, copy_elements, seeded_inputs};
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 

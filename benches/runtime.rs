@@ -8,12 +8,12 @@
 mod all_reduces;
 
 use all_reduces::{Owner, bucketed_with, graph, lowered, mixed_bytes};
-use bucketeer::check::eval::step::StepResult;
 use bucketeer::ir::{DType, GlobalRank, ReduceOp};
 use bucketeer::program::Program;
-use bucketeer::runtime::executor::{ComputeStep, Executor, RunError, seeded_inputs};
-use bucketeer::runtime::local::{Link, LocalOptions, LocalRank, run, world, worthwhile_member_bytes};
-use bucketeer::runtime::{Backend, Buffer, CallOptions, Group, Operands};
+use bucketeer_comm::local::{Link, LocalOptions, LocalRank, run, world, worthwhile_member_bytes};
+use bucketeer_comm::{Backend, Buffer, CallOptions, Group, Operands};
+use bucketeer_eval::step::StepResult;
+use bucketeer_exec::{ComputeStep, Executor, RunError, seeded_inputs};
 use std::time::{Duration, Instant};
 
 fn main() {

@@ -8,11 +8,11 @@
 
 mod synthetic;
 
-use bucketeer::formats::fx::FxText;
 use bucketeer::ir::Dependencies;
 use bucketeer::passes::bucketing::{BucketKind, BucketOptions, plan};
 use bucketeer::passes::merge::merge;
 use bucketeer::passes::select::{Caps, Policy};
+use bucketeer_formats::fx::FxText;
 use petgraph::graph::DiGraph;
 use std::hint::black_box;
 use std::process::Command;

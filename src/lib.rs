@@ -26,11 +26,6 @@
 
 pub mod check;
 pub mod codegen;
-pub mod draw;
-pub mod formats;
-#[doc(hidden)]
-pub mod fuzzing;
 pub mod ir;
 pub mod passes;
 pub mod program;
-pub mod runtime;

@@ -15,10 +15,10 @@ mod followed;
 mod schema;
 
 use bucketeer::check::prove;
-use bucketeer::fuzzing::grow::GraphOptions;
 use bucketeer::ir::optable::Fence;
 use bucketeer::ir::text::{parse, print};
 use bucketeer::ir::{Graph, NodeId, Op};
+use bucketeer_fuzzing::grow::GraphOptions;
 use proptest::prelude::*;
 use proptest::strategy::ValueTree as _;
 use schema::{Parameter, Schema, schemas, values};

@@ -1,19 +1,19 @@
 //! Graphs that a graph calls: `invoke_subgraph` and `cond`, whose bodies launch. A call that always launches is as a launch
 //! to those around it, a branch is a fence; both are evaluated, lowered, proven and run.
 
-use bucketeer::check::eval::{EvalError, EvalOptions, Output, evaluate};
 use bucketeer::check::program::{Verdict as ProgramVerdict, prove as prove_program};
 use bucketeer::check::ranks::{RankOptions, RanksError, check_ranks};
 use bucketeer::check::{Verdict, What, prove};
-use bucketeer::formats::GroupsFile;
 use bucketeer::ir::text::parse;
 use bucketeer::ir::{Graph, Op};
 use bucketeer::passes::lowering::{LowerOptions, lower};
 use bucketeer::passes::{Pipeline, TogetherError};
 use bucketeer::program::{BufferKind, Operand, Program, Run, StepKind};
-use bucketeer::runtime::Backend;
-use bucketeer::runtime::executor::{Executor, Reference, seeded_inputs, world_size};
-use bucketeer::runtime::local::{LocalOptions, run};
+use bucketeer_comm::Backend;
+use bucketeer_comm::local::{LocalOptions, run};
+use bucketeer_eval::{EvalError, EvalOptions, Output, evaluate};
+use bucketeer_exec::{Executor, Reference, seeded_inputs, world_size};
+use bucketeer_formats::GroupsFile;
 
 const REDUCES: &str =
     "a = input f32[4]\ns = all_reduce(a, sum, G:2)\nw = wait(s)\nd = aten.mul.Tensor(w, 2) : f32[4]\noutput(d)\n";

@@ -3,9 +3,9 @@
 mod files;
 
 use bucketeer::check::{Options, Proof, Verdict, What, prove, prove_with};
-use bucketeer::formats::fx::FxText;
 use bucketeer::ir::Graph;
 use bucketeer::passes::Pipeline;
+use bucketeer_formats::fx::FxText;
 use std::path::{Path, PathBuf};
 
 const PIPELINES: &[&str] = &[

@@ -3,10 +3,10 @@
 mod common;
 
 use bucketeer::check::{Options, Verdict, prove, prove_with};
-use bucketeer::fuzzing::grow::GraphOptions;
 use bucketeer::ir::Graph;
 use bucketeer::ir::text::print;
 use bucketeer::passes::Pipeline;
+use bucketeer_fuzzing::grow::GraphOptions;
 use common::{graph_strategy, graph_strategy_with};
 use proptest::prelude::*;
 

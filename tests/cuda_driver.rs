@@ -4,8 +4,8 @@
 
 mod fakegpu;
 
-use bucketeer::runtime::cuda::nvrtc::{Nvrtc, Request};
-use bucketeer::runtime::cuda::{
+use bucketeer_cuda::nvrtc::{Nvrtc, Request};
+use bucketeer_cuda::{
     Arch, Arg, Context, CudaError, DeviceBuffer, Driver, Event, Function, Image, ImageKind, Launch, PinnedBuffer,
     Stream,
 };

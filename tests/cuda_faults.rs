@@ -4,8 +4,8 @@
 
 mod fakegpu;
 
-use bucketeer::runtime::cuda::nvrtc::{Nvrtc, Request};
-use bucketeer::runtime::cuda::{CudaError, DeviceBuffer, Driver, ImageKind};
+use bucketeer_cuda::nvrtc::{Nvrtc, Request};
+use bucketeer_cuda::{CudaError, DeviceBuffer, Driver, ImageKind};
 use fakegpu::adding::{SOURCE, add, bytes, error_of, kernel};
 use fakegpu::session;
 use std::error::Error;
@@ -108,8 +108,8 @@ fn symbols(table: &'static str) -> impl Iterator<Item = &'static str> {
     lines.filter_map(|line| line.trim().split_once('(').map(|(name, _)| name))
 }
 
-const DRIVER_TABLE: &str = include_str!("../src/runtime/cuda/sys/driver.rs");
-const NVRTC_TABLE: &str = include_str!("../src/runtime/cuda/sys/nvrtc.rs");
+const DRIVER_TABLE: &str = include_str!("../crates/cuda/src/sys/driver.rs");
+const NVRTC_TABLE: &str = include_str!("../crates/cuda/src/sys/nvrtc.rs");
 
 #[test]
 fn a_fault_of_any_call_is_an_error_that_names_it_and_leaks_nothing() {

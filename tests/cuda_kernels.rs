@@ -8,7 +8,7 @@ use bucketeer::ir::DType;
 use bucketeer::program::{
     Buffer, BufferId, BufferKind, Layout, LayoutId, Moves, Program, Range, Segment, Step, StepKind, Stream, View,
 };
-use bucketeer::runtime::executor::copy_elements;
+use bucketeer_exec::copy_elements;
 use bucketeer_types::num;
 use collective::Random;
 use host::Host;

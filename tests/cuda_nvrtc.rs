@@ -10,8 +10,8 @@ use bucketeer::ir::DType;
 use bucketeer::passes::Pipeline;
 use bucketeer::passes::lowering::{LowerOptions, lower};
 use bucketeer::program::Program;
-use bucketeer::runtime::cuda::nvrtc::{Nvrtc, Request};
-use bucketeer::runtime::cuda::{Arch, ImageKind};
+use bucketeer_cuda::nvrtc::{Nvrtc, Request};
+use bucketeer_cuda::{Arch, ImageKind};
 use std::io::Write as _;
 
 const ARCHS: [u32; 3] = [80, 90, 100];

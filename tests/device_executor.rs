@@ -8,11 +8,11 @@ use bucketeer::ir::text::{parse, print};
 use bucketeer::passes::Pipeline;
 use bucketeer::passes::lowering::{LowerOptions, lower};
 use bucketeer::program::Program;
-use bucketeer::runtime::Backend;
-use bucketeer::runtime::cuda::Context;
-use bucketeer::runtime::cuda::nvrtc::{Cache, Nvrtc, NvrtcError};
-use bucketeer::runtime::executor::{DeviceExecutor, Executor, Reference, Run, RunError, seeded_inputs, world_size};
-use bucketeer::runtime::local::{LocalOptions, LocalRank, run};
+use bucketeer_comm::Backend;
+use bucketeer_comm::local::{LocalOptions, LocalRank, run};
+use bucketeer_cuda::Context;
+use bucketeer_cuda::nvrtc::{Cache, Nvrtc, NvrtcError};
+use bucketeer_exec::{DeviceExecutor, Executor, Reference, Run, RunError, seeded_inputs, world_size};
 use fakegpu::{Session, session};
 use std::time::Duration;
 

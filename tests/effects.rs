@@ -3,11 +3,11 @@
 
 use bucketeer::check::effects::{self as checker, Reading, read_line, schema_lines};
 use bucketeer::check::prove;
-use bucketeer::formats::fx::FxText;
 use bucketeer::ir::operators::{read_row, table_rows};
 use bucketeer::ir::optable::{self, Effects, call_effects};
 use bucketeer::ir::{Arg, Args, Graph, Operators};
 use bucketeer::passes::Pipeline;
+use bucketeer_formats::fx::FxText;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Differences that stay, with a reason each: `namespace.operator`, and what differs.

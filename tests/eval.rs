@@ -1,10 +1,10 @@
 //! The reference evaluator against values made by hand and by PyTorch 2.15.
 
-use bucketeer::check::eval::{
-    Difference, EvalError, EvalOptions, Output, OutputTensor, RankOutputs, Scalar, Sharer, compare, evaluate,
-};
 use bucketeer::ir::Graph;
 use bucketeer::ir::text::parse;
+use bucketeer_eval::{
+    Difference, EvalError, EvalOptions, Output, OutputTensor, RankOutputs, Scalar, Sharer, compare, evaluate,
+};
 use bucketeer_types::class::{Class, class};
 use bucketeer_types::num::{load_float, load_int};
 

@@ -1,9 +1,9 @@
 //! W1 to W6, merges of PyTorch's that change values: each is found by running both graphs. Faults of all other kinds are
 //! in `planted_faults.rs`.
 
-use bucketeer::check::eval::{EvalOptions, compare};
 use bucketeer::ir::Graph;
 use bucketeer::ir::text::parse;
+use bucketeer_eval::{EvalOptions, compare};
 
 fn read(text: &str) -> Graph {
     parse(text).unwrap_or_else(|error| panic!("{error}\nin:\n{text}"))

@@ -3,10 +3,10 @@
 mod files;
 mod planted;
 
-use bucketeer::check::eval::{Difference, EvalOptions, Scaling, compare, evaluate, shrink};
-use bucketeer::formats::fx::FxText;
 use bucketeer::ir::Graph;
 use bucketeer::passes::Pipeline;
+use bucketeer_eval::{Difference, EvalOptions, Scaling, compare, evaluate, shrink};
+use bucketeer_formats::fx::FxText;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 

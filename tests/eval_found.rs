@@ -1,9 +1,9 @@
 //! The evaluator on inputs that were found by trying: what it must not take for something else.
 
-use bucketeer::check::eval::step::{Counters, Step};
-use bucketeer::check::eval::{EvalOptions, Output, OutputTensor, evaluate};
 use bucketeer::ir::text::parse;
 use bucketeer::ir::{Arg, Args, Type};
+use bucketeer_eval::step::{Counters, Step};
+use bucketeer_eval::{EvalOptions, Output, OutputTensor, evaluate};
 
 fn outputs(text: &str) -> Vec<Output> {
     let graph = parse(text).unwrap_or_else(|error| panic!("{error}\n{text}"));

@@ -2,10 +2,10 @@
 
 mod common;
 
-use bucketeer::check::eval::{EvalOptions, compare, evaluate};
-use bucketeer::fuzzing::grow::{GraphOptions, RANKS};
 use bucketeer::ir::text::print;
 use bucketeer::passes::Pipeline;
+use bucketeer_eval::{EvalOptions, compare, evaluate};
+use bucketeer_fuzzing::grow::{GraphOptions, RANKS};
 use proptest::prelude::*;
 
 const PIPELINES: [&str; 5] = [

@@ -4,9 +4,9 @@ mod files;
 mod zip;
 
 use bucketeer::check::{Options, prove_with};
-use bucketeer::formats::{ConvertError, Document, Format};
 use bucketeer::ir::Graph;
 use bucketeer::passes::Pipeline;
+use bucketeer_formats::{ConvertError, Document, Format};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 

@@ -4,9 +4,9 @@
 mod files;
 mod zip;
 
-use bucketeer::formats::{Document, Format, ReadError};
 use bucketeer::ir::Graph;
 use bucketeer::passes::Pipeline;
+use bucketeer_formats::{Document, Format, ReadError};
 use proptest::prelude::*;
 use zip::Method::{Deflated, Stored};
 

@@ -2,7 +2,7 @@
 
 mod fakegpu;
 
-use bucketeer::runtime::cuda::Driver;
+use bucketeer_cuda::Driver;
 use std::path::PathBuf;
 use std::process::{Command, Output};
 
@@ -15,7 +15,7 @@ fn child() {
     if std::env::var_os(CHILD).is_none() {
         return;
     }
-    let work = || -> Result<Vec<u8>, bucketeer::runtime::cuda::CudaError> {
+    let work = || -> Result<Vec<u8>, bucketeer_cuda::CudaError> {
         let driver = Driver::load(None)?;
         let device = driver.device(0)?;
         println!("{} devices of {}, driver {}", driver.device_count()?, device.arch()?, driver.version()?);

@@ -4,8 +4,8 @@
 
 mod common;
 
-use bucketeer::formats::fx::FxText;
 use bucketeer::passes::bucketing::Reason;
+use bucketeer_formats::fx::FxText;
 use common::interp::Settings;
 use common::rewrite::{ALL, Rewritten, read, read_fx, rewrite, rewrite_graph, rewrite_shapes};
 

@@ -173,7 +173,7 @@ fn a_wait_of_unknown_type_is_left_alone() {
     v: \"f32[4][1]cpu\" = torch.ops._c10d_functional.wait_tensor.default(s)
     return (w, v)
 ";
-    let mut module = bucketeer::formats::fx::FxText::parse(text.as_bytes().to_vec()).unwrap();
+    let mut module = bucketeer_formats::fx::FxText::parse(text.as_bytes().to_vec()).unwrap();
     let pipeline: Pipeline = "bucket-all-reduce{cap=none}".parse().unwrap();
     pipeline.run(&mut module.graphs_mut()[0]).unwrap();
     assert_eq!(module.print(), text.as_bytes());
@@ -222,10 +222,10 @@ fn no_new_name_hides_the_target_of_a_call() {
     m: \"f32[8, 2][2, 1]cpu\" = cat.forward(w, v, getitem.first)
     return (m,)
 ";
-    let mut module = bucketeer::formats::fx::FxText::parse(text.as_bytes().to_vec()).unwrap();
+    let mut module = bucketeer_formats::fx::FxText::parse(text.as_bytes().to_vec()).unwrap();
     let pipeline: Pipeline = "bucket-all-gather{cap=none}".parse().unwrap();
     pipeline.run(&mut module.graphs_mut()[0]).unwrap();
     let printed = String::from_utf8(module.print()).unwrap();
     assert!(printed.contains("cat_1: ") && !printed.contains(" getitem: "), "{printed}");
-    assert!(bucketeer::formats::fx::FxText::parse(printed.into_bytes()).is_ok());
+    assert!(bucketeer_formats::fx::FxText::parse(printed.into_bytes()).is_ok());
 }

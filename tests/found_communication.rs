@@ -2,12 +2,12 @@
 
 use bucketeer::check::ranks::{RankOptions, RanksError, check_ranks};
 use bucketeer::check::{Verdict, prove};
-use bucketeer::formats::{Document, GroupsFile};
 use bucketeer::ir::text::parse;
 use bucketeer::ir::{Dependencies, Graph, verify};
 use bucketeer::passes::bucketing::{BucketKind, BucketOptions, Decision, Reason, plan};
 use bucketeer::passes::select::Caps;
 use bucketeer::passes::{Pipeline, TogetherError};
+use bucketeer_formats::{Document, GroupsFile};
 use std::path::Path;
 
 const DEFAULT: &str = "bucket-reduce-scatter,bucket-all-reduce,bucket-all-gather";
@@ -327,8 +327,8 @@ fn d_f48_collectives_with_gradients_mean_what_others_do_and_stay_alone() {
     let pipeline: Pipeline = "bucket-all-gather{cap=none}".parse().unwrap();
     pipeline.run(&mut document.graphs_mut()[0]).unwrap();
     assert_eq!(String::from_utf8(document.print()).unwrap(), text);
-    let native = document.convert(bucketeer::formats::Format::Native).unwrap();
-    let again = Document::read(native.print()).unwrap().convert(bucketeer::formats::Format::Fx).unwrap();
+    let native = document.convert(bucketeer_formats::Format::Native).unwrap();
+    let again = Document::read(native.print()).unwrap().convert(bucketeer_formats::Format::Fx).unwrap();
     let again = String::from_utf8(again.print()).unwrap();
     assert_eq!(again.matches("_c10d_functional_autograd.all_gather_into_tensor.default").count(), 2, "{again}");
 }
@@ -477,7 +477,7 @@ fn c_canonical_inline_bodies_in_place_of_names_are_read() {
 
 #[test]
 fn c_mesh_groups_by_axes_of_a_mesh_are_the_ranks_that_they_stand_for() {
-    use bucketeer::formats::stablehlo::collectives;
+    use bucketeer_formats::stablehlo::collectives;
     let text = std::fs::read_to_string(path("C-mesh.mlir")).unwrap();
     let groups = |text: &str| {
         let found = collectives(text).unwrap();
@@ -495,7 +495,7 @@ fn c_mesh_groups_by_axes_of_a_mesh_are_the_ranks_that_they_stand_for() {
 
 #[test]
 fn c_generic_the_generic_form_is_read() {
-    use bucketeer::formats::stablehlo::{collectives, is_stablehlo};
+    use bucketeer_formats::stablehlo::{collectives, is_stablehlo};
     let text = std::fs::read_to_string(path("C-generic.mlir")).unwrap();
     assert!(is_stablehlo(text.as_bytes()));
     let found = collectives(&text).unwrap();

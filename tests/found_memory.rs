@@ -2,10 +2,10 @@
 //! and right rewrites around operators that nothing describes.
 
 use bucketeer::check::{Assumption, Verdict, prove};
-use bucketeer::formats::fx::FxText;
-use bucketeer::formats::hlo;
 use bucketeer::ir::{Graph, verify};
 use bucketeer::passes::Pipeline;
+use bucketeer_formats::fx::FxText;
+use bucketeer_formats::hlo;
 use std::path::{Path, PathBuf};
 
 fn path(name: &str) -> PathBuf {

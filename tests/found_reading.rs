@@ -1,8 +1,8 @@
 //! Inputs that were read wrongly, or not at all, when they were found; each test begins with the id of its input.
 
-use bucketeer::formats::fx::{FxText, print_fresh};
 use bucketeer::ir::optable::{self, Alias, Fence};
 use bucketeer::ir::{Graph, NodeId, verify};
+use bucketeer_formats::fx::{FxText, print_fresh};
 use std::path::Path;
 
 fn found(name: &str) -> Vec<u8> {

@@ -2,10 +2,10 @@
 //! trying, and its right answer comes from PyTorch or XLA.
 
 use bucketeer::check::{Verdict, prove};
-use bucketeer::formats::Document;
 use bucketeer::ir::Graph;
 use bucketeer::ir::text::parse;
 use bucketeer::passes::Pipeline;
+use bucketeer_formats::Document;
 use std::path::Path;
 
 fn document(file: &str) -> Document {

@@ -9,13 +9,13 @@ mod files;
 
 use bucketeer::check::program::{Verdict as ProgramVerdict, prove as prove_program};
 use bucketeer::check::prove;
-use bucketeer::formats::fx::FxText;
-use bucketeer::formats::{Document, GroupsFile};
 use bucketeer::ir::{Dependencies, Graph, Operators};
 use bucketeer::passes::Pipeline;
 use bucketeer::passes::bucketing::{BucketKind, BucketOptions, MixedDtype, plan};
 use bucketeer::passes::lowering::{LowerOptions, lower};
 use bucketeer::passes::select::{Caps, Policy};
+use bucketeer_formats::fx::FxText;
+use bucketeer_formats::{Document, GroupsFile};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 

@@ -5,7 +5,7 @@
 //! `BUCKETEER_FUZZ_SECONDS=3600 BUCKETEER_FUZZ_SEED=7 cargo test --release --test fuzz_prove -- --ignored --nocapture`.
 //! `BUCKETEER_FUZZ_FIRST=66005` begins with that input, and with `BUCKETEER_FUZZ_SECONDS=0` it is the only one.
 
-use bucketeer::fuzzing::prove::{ProofCounts, STEP_BYTES, prove_and_count, prove_and_run};
+use bucketeer_fuzzing::prove::{ProofCounts, STEP_BYTES, prove_and_count, prove_and_run};
 use std::panic::{AssertUnwindSafe, catch_unwind, set_hook, take_hook};
 use std::time::{Duration, Instant};
 

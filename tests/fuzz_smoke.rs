@@ -4,10 +4,10 @@
 
 mod files;
 
-use bucketeer::fuzzing;
-use bucketeer::fuzzing::grow::{GraphOptions, grow};
 use bucketeer::ir::json::to_json;
 use bucketeer::ir::text;
+use bucketeer_fuzzing as fuzzing;
+use bucketeer_fuzzing::grow::{GraphOptions, grow};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::Path;
 

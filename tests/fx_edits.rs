@@ -1,7 +1,7 @@
 //! Edited graphs, printed into the file they came from.
 
-use bucketeer::formats::fx::{FxPrintError, FxText, print_fresh};
 use bucketeer::ir::{Arg, Args, Collective, CollectiveKind, Graph, Meta, NodeId, Op, ReduceOp, Type, Variant};
+use bucketeer_formats::fx::{FxPrintError, FxText, print_fresh};
 
 const TEXT: &str = r#"class GraphModule(torch.nn.Module):
     def forward(self, a: "f32[8, 4][4, 1]cuda:0", b: "f32[8, 4][4, 1]cuda:0"):

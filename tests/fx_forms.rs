@@ -1,7 +1,7 @@
 //! The forms of FX text, each with the graph it means, and the faults, each with its place.
 
-use bucketeer::formats::fx::{FxError, FxText, print_fresh};
 use bucketeer::ir::{Arg, CollectiveKind, Graph, NodeId, Op, ReduceOp, Type, Variant};
+use bucketeer_formats::fx::{FxError, FxText, print_fresh};
 
 /// Reads a file, checks that it prints back, and that its graphs do.
 fn parse(text: &str) -> FxText {

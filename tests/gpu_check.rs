@@ -2,7 +2,7 @@
 
 mod fakegpu;
 
-use bucketeer::runtime::store::{ServerOptions, StoreServer};
+use bucketeer_comm::store::{ServerOptions, StoreServer};
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};

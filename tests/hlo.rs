@@ -2,8 +2,8 @@
 
 mod files;
 
-use bucketeer::formats::{Document, Format};
 use bucketeer::ir::{Graph, Op, RegionKind, text, verify};
+use bucketeer_formats::{Document, Format};
 use std::path::Path;
 
 fn document(name: &str) -> Document {

@@ -2,7 +2,7 @@
 
 mod files;
 
-use bucketeer::formats::{Document, Place, ReadError};
+use bucketeer_formats::{Document, Place, ReadError};
 use proptest::prelude::*;
 
 /// A module with these lines in its entry computation, which begin at line 9.
@@ -210,7 +210,7 @@ proptest! {
         }
         let text: String = text.into_iter().collect();
         match Document::read(text.clone().into_bytes()) {
-            Ok(document) if document.format() == bucketeer::formats::Format::Hlo => {
+            Ok(document) if document.format() == bucketeer_formats::Format::Hlo => {
                 prop_assert_eq!(document.print(), text.as_bytes());
                 // Well-formed or not, that it says so is enough.
                 let _ = bucketeer::ir::verify(&document.graphs()[0]);

@@ -4,8 +4,8 @@
 
 mod files;
 
-use bucketeer::formats::Document;
 use bucketeer::passes::Pipeline;
+use bucketeer_formats::Document;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;

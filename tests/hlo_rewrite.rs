@@ -3,9 +3,9 @@
 mod files;
 
 use bucketeer::check::{Options, prove_with};
-use bucketeer::formats::Document;
 use bucketeer::ir::Graph;
 use bucketeer::passes::Pipeline;
+use bucketeer_formats::Document;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 

@@ -3,8 +3,8 @@
 mod files;
 
 use bucketeer::check::prove;
-use bucketeer::formats::Document;
 use bucketeer::passes::Pipeline;
+use bucketeer_formats::Document;
 
 const PIPELINE: &str = "dedupe-waits,bucket-all-gather{cap=none,mode=coalesced,unpack=views},\
                         bucket-reduce-scatter{cap=none,mode=coalesced,unpack=views},\

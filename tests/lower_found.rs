@@ -1,16 +1,16 @@
 //! Lowering of inputs that were found by trying; see `tests/found`. Every program here is proven unless its test says
 //! otherwise, and makes what the evaluator makes of its graph.
 
-use bucketeer::check::eval::{EvalOptions, Output, evaluate};
 use bucketeer::check::program::{Verdict, prove};
-use bucketeer::formats::fx::FxText;
 use bucketeer::ir::{GlobalRank, Graph, GroupId};
 use bucketeer::passes::Pipeline;
 use bucketeer::passes::lowering::{LowerOptions, LowerReport, lower};
 use bucketeer::program::{Program, StepKind};
-use bucketeer::runtime::Backend;
-use bucketeer::runtime::executor::{Executor, Reference, RunError, seeded_inputs, world_size};
-use bucketeer::runtime::local::{LocalOptions, run};
+use bucketeer_comm::Backend;
+use bucketeer_comm::local::{LocalOptions, run};
+use bucketeer_eval::{EvalOptions, Output, evaluate};
+use bucketeer_exec::{Executor, Reference, RunError, seeded_inputs, world_size};
+use bucketeer_formats::fx::FxText;
 use std::time::Duration;
 
 /// A graph of FX text in `tests/found`, on groups of two ranks.

@@ -3,12 +3,12 @@
 mod common;
 
 use bucketeer::check::program::{Verdict, prove};
-use bucketeer::fuzzing::grow::GraphOptions;
 use bucketeer::ir::Graph;
 use bucketeer::passes::Pipeline;
 use bucketeer::passes::lowering::{LowerError, LowerOptions, lower};
 use bucketeer::program::Program;
 use bucketeer::program::lives::lives;
+use bucketeer_fuzzing::grow::GraphOptions;
 use common::graph_strategy_with;
 use proptest::prelude::*;
 

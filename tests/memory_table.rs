@@ -4,12 +4,12 @@
 
 mod files;
 
-use bucketeer::formats::Document;
 use bucketeer::ir::concrete::{SizeError, with_sizes};
 use bucketeer::ir::{Graph, GroupId};
 use bucketeer::passes::Pipeline;
 use bucketeer::passes::lowering::{LowerOptions, lower};
 use bucketeer::program::Program;
+use bucketeer_formats::Document;
 use std::fmt::Write as _;
 use std::path::Path;
 

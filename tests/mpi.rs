@@ -10,7 +10,7 @@ mod launcher;
 #[path = "mpi/values.rs"]
 mod values;
 
-use bucketeer::runtime::mpi::{MpiOptions, MpiRank};
+use bucketeer_comm::mpi::{MpiOptions, MpiRank};
 use launcher::{mpirun, under_mpirun};
 use std::time::Duration;
 

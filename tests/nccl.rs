@@ -4,9 +4,9 @@ mod collective;
 mod fakegpu;
 
 use bucketeer::ir::{DType, ReduceOp};
-use bucketeer::runtime::Reduction;
-use bucketeer::runtime::cuda::{Context, DeviceBuffer, Stream};
-use bucketeer::runtime::nccl::{Comm, InitOptions, NcclError};
+use bucketeer_comm::Reduction;
+use bucketeer_cuda::nccl::{Comm, InitOptions, NcclError};
+use bucketeer_cuda::{Context, DeviceBuffer, Stream};
 use collective::{Case, Kind, reductions};
 use fakegpu::{Session, session};
 use std::time::Duration;
@@ -315,7 +315,7 @@ fn memory_is_registered_until_its_communicator_is_closed() {
 #[test]
 fn a_missing_library_names_every_place() {
     let nowhere = std::env::temp_dir().join("no-such-folder/libnccl.so.2");
-    let error = bucketeer::runtime::nccl::Nccl::load(Some(&nowhere)).unwrap_err();
+    let error = bucketeer_cuda::nccl::Nccl::load(Some(&nowhere)).unwrap_err();
     assert!(matches!(error, NcclError::Load(_)));
     let text = error.to_string();
     assert!(text.contains("BUCKETEER_NCCL_LIB") && text.contains(&format!("{}: ", nowhere.display())), "{text}");

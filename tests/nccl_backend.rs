@@ -4,9 +4,9 @@ mod collective;
 mod fakegpu;
 
 use bucketeer::ir::{DType, GlobalRank, GroupRank, ReduceOp};
-use bucketeer::runtime::nccl::{NcclOptions, NcclRank};
-use bucketeer::runtime::store::{MemoryStore, Store};
-use bucketeer::runtime::{Arena, Backend, BufferError, Call, CallOptions, CommError, Operands};
+use bucketeer_comm::nccl::{NcclOptions, NcclRank};
+use bucketeer_comm::store::{MemoryStore, Store};
+use bucketeer_comm::{Arena, Backend, BufferError, Call, CallOptions, CommError, Operands};
 use collective::{Case, cases_of, nccl_kinds, ranks, run_cases};
 use fakegpu::{Session, session};
 use std::sync::Arc;
@@ -158,7 +158,7 @@ fn other_backends_refuse_memory_of_a_device() {
     let session = session();
     let context = session.driver().device(0).unwrap().context().unwrap();
     let arena = Arena::on_device(context.alloc(8).unwrap()).unwrap();
-    let results = bucketeer::runtime::local::run(1, bucketeer::runtime::local::LocalOptions::default(), |rank| {
+    let results = bucketeer_comm::local::run(1, bucketeer_comm::local::LocalOptions::default(), |rank| {
         let group = rank.new_group("g", &ranks(1)).unwrap();
         let data = Operands::in_place(arena.buffer(0, 8).unwrap(), DType::U8);
         rank.all_reduce(&group, data, ReduceOp::Sum.into(), &CallOptions::default()).unwrap_err().to_string()
@@ -228,7 +228,7 @@ fn calls_in_a_block_behave_as_on_other_backends() {
     let session = session();
     run(&session, 1, |rank| {
         let group = rank.new_group("g", &ranks(1)).unwrap();
-        let invalid = |result: Result<bucketeer::runtime::Work, CommError>| result.unwrap_err().to_string();
+        let invalid = |result: Result<bucketeer_comm::Work, CommError>| result.unwrap_err().to_string();
         let none = "group g, end_coalescing: no coalescing block is open; start one first";
         assert_eq!(invalid(rank.end_coalescing(&group, &CallOptions::default())), none);
         rank.start_coalescing(&group).unwrap();

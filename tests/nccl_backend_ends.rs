@@ -6,9 +6,9 @@ mod fakegpu;
 mod nccl_threads;
 
 use bucketeer::ir::{DType, GlobalRank, ReduceOp};
-use bucketeer::runtime::nccl::{NcclOptions, NcclRank};
-use bucketeer::runtime::store::{MemoryStore, Store, StoreError};
-use bucketeer::runtime::{Announced, Backend, BufferError, Call, CallOptions, CommError, Fate, Operands, Outline};
+use bucketeer_comm::nccl::{NcclOptions, NcclRank};
+use bucketeer_comm::store::{MemoryStore, Store, StoreError};
+use bucketeer_comm::{Announced, Backend, BufferError, Call, CallOptions, CommError, Fate, Operands, Outline};
 use collective::ranks;
 use fakegpu::session;
 use nccl_threads::{LIMIT, Meet, flight_record, folder, options, reduce, run, words};

@@ -6,9 +6,9 @@ mod fakegpu;
 mod nccl_threads;
 
 use bucketeer::ir::{DType, GlobalRank, GroupRank, ReduceOp};
-use bucketeer::runtime::nccl::{NcclOptions, NcclRank};
-use bucketeer::runtime::store::MemoryStore;
-use bucketeer::runtime::{Announced, Backend, Call, CallOptions, CommError, Fate, Group, Op, Operands, Outline};
+use bucketeer_comm::nccl::{NcclOptions, NcclRank};
+use bucketeer_comm::store::MemoryStore;
+use bucketeer_comm::{Announced, Backend, Call, CallOptions, CommError, Fate, Group, Op, Operands, Outline};
 use fakegpu::{Session, session};
 use nccl_threads::{Meet, flight_record, folder, options, reduce, words};
 use std::time::Duration;

@@ -5,11 +5,12 @@ mod collective;
 mod fakegpu;
 
 use bucketeer::ir::{DType, GlobalRank, ReduceOp};
-use bucketeer::runtime::cuda::Driver;
-use bucketeer::runtime::nccl::{Nccl, NcclOptions, NcclRank};
-use bucketeer::runtime::rendezvous::Rendezvous;
-use bucketeer::runtime::store::{ServerOptions, StoreServer};
-use bucketeer::runtime::{Backend, CallOptions, CommError, Fate, Operands};
+use bucketeer_comm::nccl::{NcclOptions, NcclRank};
+use bucketeer_comm::rendezvous::Rendezvous;
+use bucketeer_comm::store::{ServerOptions, StoreServer};
+use bucketeer_comm::{Backend, CallOptions, CommError, Fate, Operands};
+use bucketeer_cuda::Driver;
+use bucketeer_cuda::nccl::Nccl;
 use collective::{Case, nccl_kinds, ranks, run_cases};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -74,7 +75,7 @@ fn suite(rank: &NcclRank, size: usize) {
 }
 
 /// Sums a byte of each rank, which is its number and 1.
-fn sum(rank: &NcclRank, group: &bucketeer::runtime::Group) -> Result<u8, CommError> {
+fn sum(rank: &NcclRank, group: &bucketeer_comm::Group) -> Result<u8, CommError> {
     let buffer = rank.arena(1).unwrap().buffer(0, 1).unwrap();
     buffer.write().unwrap()[0] = rank.rank().0 as u8 + 1;
     let data = Operands::in_place(buffer.clone(), DType::U8);

@@ -6,7 +6,7 @@ mod fakegpu;
 mod nccl_threads;
 
 use bucketeer::ir::GlobalRank;
-use bucketeer::runtime::Backend;
+use bucketeer_comm::Backend;
 use fakegpu::{Session, session};
 use nccl_threads::{options, reduce};
 use std::fs;

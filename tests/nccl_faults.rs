@@ -3,9 +3,9 @@
 mod fakegpu;
 
 use bucketeer::ir::{DType, ReduceOp};
-use bucketeer::runtime::Reduction;
-use bucketeer::runtime::cuda::{DeviceBuffer, Stream};
-use bucketeer::runtime::nccl::{Comm, InitOptions, Nccl, NcclError, NcclResult};
+use bucketeer_comm::Reduction;
+use bucketeer_cuda::nccl::{Comm, InitOptions, Nccl, NcclError, NcclResult};
+use bucketeer_cuda::{DeviceBuffer, Stream};
 use fakegpu::{Session, session};
 use std::error::Error;
 use std::path::{Path, PathBuf};
@@ -199,7 +199,7 @@ fn a_wrong_size_a_rank_twice_and_an_id_of_nobody_are_errors() {
     assert!(twice.contains("rank 0 is there twice"), "{twice}");
 
     let context = driver.device(0).unwrap().context().unwrap();
-    let nobody = bucketeer::runtime::nccl::UniqueId::from_bytes([1; 128]);
+    let nobody = bucketeer_cuda::nccl::UniqueId::from_bytes([1; 128]);
     let error = nccl.comm(&context, 0, 1, &nobody, &OPTIONS).unwrap_err();
     assert_eq!(error.code(), Some(NcclResult::INVALID_ARGUMENT));
     assert!(error.to_string().contains("NCCL says: the unique id is none"), "{error}");
@@ -311,7 +311,7 @@ fn everything(session: &Session, options: &InitOptions) -> Result<(), Box<dyn Er
     Ok(())
 }
 
-const TABLE: &str = include_str!("../src/runtime/nccl/sys/nccl.rs");
+const TABLE: &str = include_str!("../crates/cuda/src/nccl/sys/nccl.rs");
 
 /// The functions of the table in `sys`, in its order, with the version that brought those that may be missing.
 fn symbols() -> Vec<(&'static str, Option<i32>)> {

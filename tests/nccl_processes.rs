@@ -3,8 +3,8 @@
 mod fakegpu;
 
 use bucketeer::ir::{DType, ReduceOp};
-use bucketeer::runtime::cuda::Driver;
-use bucketeer::runtime::nccl::{InitOptions, Nccl, UniqueId};
+use bucketeer_cuda::Driver;
+use bucketeer_cuda::nccl::{InitOptions, Nccl, UniqueId};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
 

@@ -6,7 +6,7 @@
 
 mod fakegpu;
 
-use bucketeer::runtime::nccl::{InitOptions, Nccl, NcclError, NcclResult};
+use bucketeer_cuda::nccl::{InitOptions, Nccl, NcclError, NcclResult};
 use std::io::Write as _;
 use std::time::Duration;
 
@@ -53,7 +53,7 @@ fn groups_without_calls_end_well() {
 #[test]
 fn without_a_driver_a_communicator_fails_in_words() {
     let Some(nccl) = nccl() else { return };
-    if bucketeer::runtime::cuda::Driver::load(None).is_ok() {
+    if bucketeer_cuda::Driver::load(None).is_ok() {
         let _ = writeln!(std::io::stderr(), "skipped: there is a driver");
         return;
     }

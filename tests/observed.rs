@@ -5,9 +5,9 @@
 //! of the schemas, and the lists of what schemas leave out, to what happens.
 
 use bucketeer::check::prove;
-use bucketeer::formats::fx::FxText;
 use bucketeer::ir::optable::{self, Alias, Fence};
 use bucketeer::ir::{Graph, NodeId};
+use bucketeer_formats::fx::FxText;
 
 const SEEN: &str = include_str!("data/torch-effects.tsv");
 

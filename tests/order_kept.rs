@@ -4,10 +4,10 @@
 //! The inputs in `tests/found` were run under PyTorch: each gave other values after a rewrite that took an operator for one
 //! without effects.
 
-use bucketeer::formats::Document;
 use bucketeer::ir::{Graph, NodeId, Operators, verify};
 use bucketeer::passes::Pipeline;
 use bucketeer::passes::bucketing::Decision;
+use bucketeer_formats::Document;
 
 const ALL: &str = "dedupe-waits,fold-trivial,bucket-reduce-scatter,bucket-all-reduce,bucket-all-gather";
 

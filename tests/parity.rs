@@ -5,10 +5,10 @@
 
 mod files;
 
-use bucketeer::formats::fx::FxText;
 use bucketeer::ir::{Dependencies, Graph};
 use bucketeer::passes::bucketing::{BucketKind, BucketOptions, MixedDtype, plan};
 use bucketeer::passes::select::{Caps, Policy};
+use bucketeer_formats::fx::FxText;
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

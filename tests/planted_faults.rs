@@ -4,8 +4,8 @@
 mod files;
 mod planted;
 
-use bucketeer::check::eval::{EvalError, compare};
 use bucketeer::check::{Options, Verdict, prove_with};
+use bucketeer_eval::{EvalError, compare};
 use planted::{FAULTS, Fault, Pair, Values, pairs, with_planted};
 
 /// PyTorch's outputs share memory as it is.

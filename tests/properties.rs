@@ -6,10 +6,10 @@
 
 mod common;
 
-use bucketeer::fuzzing::grow::{GraphOptions, grow};
 use bucketeer::ir::{Dependencies, Graph};
 use bucketeer::passes::bucketing::{BucketKind, BucketOptions, BucketPlan, MixedDtype, plan};
 use bucketeer::passes::select::{Caps, Policy};
+use bucketeer_fuzzing::grow::{GraphOptions, grow};
 use common::interp::{Settings, run};
 use common::rewrite::rewrite_graph;
 use petgraph::graph::DiGraph;

@@ -1,8 +1,8 @@
 //! Which rank a process is, as launchers say it in variables.
 
 use bucketeer::ir::GlobalRank;
-use bucketeer::runtime::rendezvous::{Launcher, Rendezvous};
-use bucketeer::runtime::store::{Store, StoreError};
+use bucketeer_comm::rendezvous::{Launcher, Rendezvous};
+use bucketeer_comm::store::{Store, StoreError};
 use std::collections::HashMap;
 use std::ffi::OsString;
 use std::thread;

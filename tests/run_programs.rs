@@ -3,15 +3,15 @@
 mod common;
 mod files;
 
-use bucketeer::check::eval::{EvalOptions, Output, RankOutputs, evaluate, shrink};
-use bucketeer::fuzzing::grow::GraphOptions;
 use bucketeer::ir::text::{parse, print};
 use bucketeer::ir::{GlobalRank, Graph};
 use bucketeer::passes::Pipeline;
 use bucketeer::passes::lowering::{LowerError, LowerOptions, lower};
-use bucketeer::runtime::Backend;
-use bucketeer::runtime::executor::{Executor, Reference, Run, RunError, seeded_inputs, world_size};
-use bucketeer::runtime::local::{LocalOptions, run};
+use bucketeer_comm::Backend;
+use bucketeer_comm::local::{LocalOptions, run};
+use bucketeer_eval::{EvalOptions, Output, RankOutputs, evaluate, shrink};
+use bucketeer_exec::{Executor, Reference, Run, RunError, seeded_inputs, world_size};
+use bucketeer_fuzzing::grow::GraphOptions;
 use common::graph_strategy_with;
 use proptest::prelude::*;
 use std::path::{Path, PathBuf};

@@ -4,8 +4,8 @@ mod collective;
 mod stress;
 
 use bucketeer::ir::GlobalRank;
-use bucketeer::runtime::local::{LocalOptions, run};
-use bucketeer::runtime::{Arena, Backend, BufferError, CommError};
+use bucketeer_comm::local::{LocalOptions, run};
+use bucketeer_comm::{Arena, Backend, BufferError, CommError};
 use std::sync::Barrier;
 use std::time::Duration;
 use stress::{MEMBERS, fill, refill, reuse, sum};

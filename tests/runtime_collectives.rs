@@ -3,9 +3,9 @@
 mod collective;
 
 use bucketeer::ir::{DType, GlobalRank, GroupRank, ReduceOp};
-use bucketeer::runtime::fake::FakeRank;
-use bucketeer::runtime::local::{LocalOptions, run};
-use bucketeer::runtime::{Backend, CallOptions, CommError, Operands, Reduction};
+use bucketeer_comm::fake::FakeRank;
+use bucketeer_comm::local::{LocalOptions, run};
+use bucketeer_comm::{Backend, CallOptions, CommError, Operands, Reduction};
 use collective::{Case, Kind, Random, cases, ranks, run_cases};
 use std::time::Duration;
 

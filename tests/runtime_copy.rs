@@ -4,7 +4,7 @@ mod collective;
 
 use bucketeer::ir::DType;
 use bucketeer::program::Layout;
-use bucketeer::runtime::executor::{CopyError, copy_elements};
+use bucketeer_exec::{CopyError, copy_elements};
 use bucketeer_types::{class, num};
 use collective::Random;
 use proptest::prelude::*;

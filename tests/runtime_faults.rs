@@ -1,8 +1,8 @@
 //! Ranks that come late, never, or go away: every other rank gets an error that names them, in time.
 
 use bucketeer::ir::{DType, GlobalRank, GroupRank, ReduceOp};
-use bucketeer::runtime::local::{Action, Hook, LocalOptions, LocalRank, Phase, Point, run};
-use bucketeer::runtime::{Backend, Call, CallOptions, CommError, Fate, Group, Op, Operands};
+use bucketeer_comm::local::{Action, Hook, LocalOptions, LocalRank, Phase, Point, run};
+use bucketeer_comm::{Backend, Call, CallOptions, CommError, Fate, Group, Op, Operands};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 

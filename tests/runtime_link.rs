@@ -1,8 +1,8 @@
 //! A link with latency and bandwidth: how long calls take at least.
 
 use bucketeer::ir::{DType, GlobalRank, ReduceOp};
-use bucketeer::runtime::local::{Link, LocalOptions, LocalRank, run};
-use bucketeer::runtime::{Backend, CallOptions, CommError, Group, Operands, Work};
+use bucketeer_comm::local::{Link, LocalOptions, LocalRank, run};
+use bucketeer_comm::{Backend, CallOptions, CommError, Group, Operands, Work};
 use std::time::{Duration, Instant};
 
 const ALPHA: Duration = Duration::from_millis(10);

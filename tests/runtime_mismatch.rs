@@ -1,9 +1,9 @@
 //! Ranks that call different things, and calls that are wrong by themselves.
 
 use bucketeer::ir::{DType, GlobalRank, GroupRank, ReduceOp};
-use bucketeer::runtime::fake::FakeRank;
-use bucketeer::runtime::local::{DebugLevel, LocalOptions, run, world};
-use bucketeer::runtime::{Arena, Backend, Call, CallOptions, CommError, Described, Op, Operands, Reduction};
+use bucketeer_comm::fake::FakeRank;
+use bucketeer_comm::local::{DebugLevel, LocalOptions, run, world};
+use bucketeer_comm::{Arena, Backend, Call, CallOptions, CommError, Described, Op, Operands, Reduction};
 use std::time::Duration;
 
 const SUM: Reduction = Reduction::Op(ReduceOp::Sum);

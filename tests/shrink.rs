@@ -4,12 +4,12 @@ mod common;
 mod files;
 mod planted;
 
-use bucketeer::check::eval::{Difference, EvalOptions, ShrinkError, Shrunk, compare, evaluate, shrink};
-use bucketeer::formats::fx::FxText;
-use bucketeer::fuzzing::grow::GraphOptions;
 use bucketeer::ir::Graph;
 use bucketeer::ir::text::{parse, print};
 use bucketeer::passes::Pipeline;
+use bucketeer_eval::{Difference, EvalOptions, ShrinkError, Shrunk, compare, evaluate, shrink};
+use bucketeer_formats::fx::FxText;
+use bucketeer_fuzzing::grow::GraphOptions;
 use proptest::prelude::*;
 
 const MERGE: &str = "bucket-reduce-scatter{cap=none},bucket-all-reduce{cap=none},bucket-all-gather{cap=none}";

@@ -5,9 +5,9 @@
 
 mod files;
 
-use bucketeer::formats::fx::FxText;
 use bucketeer::passes::bucketing::Decision;
 use bucketeer::passes::{PassReport, Pipeline};
+use bucketeer_formats::fx::FxText;
 use std::collections::HashSet;
 use std::fmt::Write as _;
 use std::path::Path;

@@ -2,7 +2,7 @@
 
 mod files;
 
-use bucketeer::formats::stablehlo::{collectives, is_stablehlo};
+use bucketeer_formats::stablehlo::{collectives, is_stablehlo};
 
 /// Files, with how many collectives `grep` finds in each.
 const EXPECTED: [(&str, usize); 4] =

@@ -1,8 +1,8 @@
 //! What a store promises, for each kind of store.
 
 use bucketeer::ir::GlobalRank;
-use bucketeer::runtime::Fate;
-use bucketeer::runtime::store::{
+use bucketeer_comm::Fate;
+use bucketeer_comm::store::{
     JoinOptions, MAX_KEY_BYTES, MAX_KEYS, MAX_VALUE_BYTES, MemoryStore, Secret, ServerOptions, Store, StoreError,
     StoreServer, TcpStore,
 };

@@ -3,7 +3,7 @@
 
 mod stores;
 
-use bucketeer::runtime::store::{ServerOptions, Store};
+use bucketeer_comm::store::{ServerOptions, Store};
 use std::fs;
 use std::time::Instant;
 use stores::{join_all, open};

@@ -3,8 +3,8 @@
 mod stores;
 
 use bucketeer::ir::GlobalRank;
-use bucketeer::runtime::Fate;
-use bucketeer::runtime::store::{JoinOptions, Secret, ServerOptions, Store, StoreError, StoreServer, TcpStore};
+use bucketeer_comm::Fate;
+use bucketeer_comm::store::{JoinOptions, Secret, ServerOptions, Store, StoreError, StoreServer, TcpStore};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::thread;

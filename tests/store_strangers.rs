@@ -2,10 +2,10 @@
 
 mod stores;
 
-use bucketeer::fuzzing;
 use bucketeer::ir::GlobalRank;
-use bucketeer::runtime::Fate;
-use bucketeer::runtime::store::{ServerOptions, Store, TcpStore};
+use bucketeer_comm::Fate;
+use bucketeer_comm::store::{ServerOptions, Store, TcpStore};
+use bucketeer_fuzzing as fuzzing;
 use proptest::prelude::*;
 use std::io::{Read, Write};
 use std::net::TcpStream;

@@ -4,12 +4,12 @@
 
 mod files;
 
-use bucketeer::formats::fx::FxText;
 use bucketeer::ir::{Dependencies, Graph};
 use bucketeer::passes::bucketing::{BucketKind, BucketOptions, plan};
 use bucketeer::passes::liveness::peak_live;
 use bucketeer::passes::merge::merge;
 use bucketeer::passes::select::{Caps, Policy};
+use bucketeer_formats::fx::FxText;
 use serde_json::Value;
 use std::fmt::Write as _;
 

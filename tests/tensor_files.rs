@@ -1,16 +1,16 @@
 //! Inputs of a run from `.safetensors` files, and outputs as such.
 
-use bucketeer::check::eval::{Output, OutputTensor, Scalar};
 use bucketeer::ir::text::parse;
 use bucketeer::ir::{DType, GlobalRank, Graph};
 use bucketeer::passes::lowering::{LowerOptions, lower};
 use bucketeer::program::Program;
-use bucketeer::runtime::Backend;
-use bucketeer::runtime::executor::{
+use bucketeer_comm::Backend;
+use bucketeer_comm::local::{LocalOptions, run};
+use bucketeer_eval::{Output, OutputTensor, Scalar};
+use bucketeer_exec::{
     Executor, OutputFileError, Reference, Run, TensorFault, TensorFile, check_outputs, output_names, seeded_inputs,
     to_safetensors, world_size,
 };
-use bucketeer::runtime::local::{LocalOptions, run};
 use proptest::prelude::*;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};

@@ -4,11 +4,11 @@ mod common;
 
 use bucketeer::check::ranks::{RankFault, RankOptions, check_ranks};
 use bucketeer::check::{Options, Verdict, prove, prove_with};
-use bucketeer::fuzzing::grow::{GraphOptions, RANKS};
 use bucketeer::ir::text::{parse, print};
 use bucketeer::ir::{ControlEdge, Dependencies, Graph, NodeId, Op, Strength};
 use bucketeer::passes::bucketing::{Decision, Reason};
 use bucketeer::passes::{PassReport, Pipeline, TogetherError};
+use bucketeer_fuzzing::grow::{GraphOptions, RANKS};
 use common::graph_strategy_with;
 use proptest::prelude::*;
 

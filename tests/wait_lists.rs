@@ -1,16 +1,16 @@
 //! Waits for lists, as `wait_tensors` makes them: each value is waited for, and is what it was.
 
-use bucketeer::check::eval::{EvalOptions, Output, evaluate, shrink};
 use bucketeer::check::program::{Verdict, prove as prove_program};
 use bucketeer::check::{Verdict as Proven, prove};
-use bucketeer::formats::fx::{FxText, print_fresh};
 use bucketeer::ir::text::{parse, print};
 use bucketeer::ir::{Graph, Op, verify};
 use bucketeer::passes::Pipeline;
 use bucketeer::passes::lowering::{LowerOptions, lower};
-use bucketeer::runtime::Backend;
-use bucketeer::runtime::executor::{Executor, Reference, seeded_inputs, world_size};
-use bucketeer::runtime::local::{LocalOptions, run};
+use bucketeer_comm::Backend;
+use bucketeer_comm::local::{LocalOptions, run};
+use bucketeer_eval::{EvalOptions, Output, evaluate, shrink};
+use bucketeer_exec::{Executor, Reference, seeded_inputs, world_size};
+use bucketeer_formats::fx::{FxText, print_fresh};
 
 /// Two reduces and a gather, waited for at once.
 const FX: &str = r#"class GraphModule(torch.nn.Module):

@@ -2,8 +2,8 @@
 //! merges them: each is refused, with the value named. Group of two ranks, rank 0.
 
 use bucketeer::check::{Verdict, What, prove};
-use bucketeer::formats::fx::FxText;
 use bucketeer::ir::Graph;
+use bucketeer_formats::fx::FxText;
 
 fn graph(inputs: &str, body: &str) -> Graph {
     let text = format!("class GraphModule(torch.nn.Module):\n    def forward(self, {inputs}):\n{body}");

@@ -3,10 +3,10 @@
 //! Rows have the numbers of the table in which the scenarios were collected; those that begin with E, of probes, are
 //! the golden lists of `xla_golden.rs`. Byte limits count results.
 
-use bucketeer::formats::Document;
 use bucketeer::ir::{Dependencies, Graph};
 use bucketeer::passes::bucketing::{BucketKind, BucketOptions, Decision, plan};
 use bucketeer::passes::{Pass, Pipeline};
+use bucketeer_formats::Document;
 
 const KIB: usize = 1024;
 

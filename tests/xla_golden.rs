@@ -2,9 +2,9 @@
 
 mod files;
 
-use bucketeer::formats::Document;
 use bucketeer::ir::{Dependencies, Graph};
 use bucketeer::passes::bucketing::{BucketKind, BucketOptions, BucketPlan, Decision, plan};
+use bucketeer_formats::Document;
 use serde_json::Value;
 use std::collections::BTreeMap;
 

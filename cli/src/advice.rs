@@ -1,7 +1,7 @@
 //! What to do where a file holds graphs, but not what there would be to work on.
 
-use bucketeer::formats::{Document, Format};
 use bucketeer::ir::{Graph, Op, Type};
+use bucketeer_formats::{Document, Format};
 
 /// Notes on a document, each a line.
 pub fn notes(document: &Document) -> Vec<String> {

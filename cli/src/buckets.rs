@@ -2,11 +2,11 @@
 
 use crate::talk;
 use anyhow::{Context, Result, bail};
-use bucketeer::formats::{Document, Format};
 use bucketeer::ir::{CollectiveKind, Graph};
 use bucketeer::passes::bucketing::{BucketKind, BucketOptions, Measure, MixedDtype, Mode, Unpack, matches_pattern};
 use bucketeer::passes::select::{Caps, Policy};
 use bucketeer::passes::{Pass, Pipeline};
+use bucketeer_formats::{Document, Format};
 use bucketeer_types::sizes::{format_bytes, parse_bytes};
 
 /// Which collectives to merge, and how.

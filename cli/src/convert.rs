@@ -4,7 +4,7 @@ use crate::fault::InputFault;
 use crate::input::GraphArgs;
 use crate::{Verdict, input, output, talk};
 use anyhow::{Result, bail};
-use bucketeer::formats::{Document, Format};
+use bucketeer_formats::{Document, Format};
 use std::path::PathBuf;
 
 /// Writes a graph in another form

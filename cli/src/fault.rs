@@ -7,9 +7,9 @@
 //!      |                                       ^ expected a value
 //! ```
 
-use bucketeer::formats::fx::FxError;
-use bucketeer::formats::{Document, Place, ReadError};
 use bucketeer::ir::VerifyErrors;
+use bucketeer_formats::fx::FxError;
+use bucketeer_formats::{Document, Place, ReadError};
 use std::fmt;
 
 /// The input is at fault: exit code 1. Holds the whole message.

@@ -4,9 +4,9 @@ use crate::fault::InputFault;
 use crate::units::count;
 use crate::{output, talk};
 use anyhow::{Context, Result, bail};
-use bucketeer::formats::stablehlo::is_stablehlo;
-use bucketeer::formats::{Document, GroupsError, GroupsFile, ReadError};
 use bucketeer::ir::Operators;
+use bucketeer_formats::stablehlo::is_stablehlo;
+use bucketeer_formats::{Document, GroupsError, GroupsFile, ReadError};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 

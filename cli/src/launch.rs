@@ -6,8 +6,8 @@ mod ranks;
 
 use crate::{Verdict, talk};
 use anyhow::{Context, Result, anyhow, bail};
-use bucketeer::runtime::rendezvous::LAUNCHER_VARIABLE;
-use bucketeer::runtime::store::{SECRET_VARIABLE, Secret, ServerOptions, StoreServer};
+use bucketeer_comm::rendezvous::LAUNCHER_VARIABLE;
+use bucketeer_comm::store::{SECRET_VARIABLE, Secret, ServerOptions, StoreServer};
 use ranks::{Ending, Ranks};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use signal_hook::consts::{SIGCHLD, SIGINT, SIGTERM};

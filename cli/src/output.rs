@@ -1,7 +1,7 @@
 //! Writing results: to stdout, or to a file that is either replaced whole or left as it was.
 
 use anyhow::{Context, Result};
-use bucketeer::formats::Document;
+use bucketeer_formats::Document;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};

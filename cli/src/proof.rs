@@ -3,7 +3,7 @@
 use crate::fault;
 use crate::units::count;
 use bucketeer::check::{Assumption, Difference, Proof, Side, Term, Undecided, Verdict};
-use bucketeer::formats::Document;
+use bucketeer_formats::Document;
 use serde::Serialize;
 
 /// A graph of a file, to point at its nodes.

@@ -13,9 +13,9 @@ use crate::fault::InputFault;
 use crate::{Verdict, advice, input, output, talk};
 use anyhow::{Context, Result, anyhow};
 use args::Job;
-use bucketeer::formats::{Document, Format};
 use bucketeer::ir::{Dependencies, Graph};
 use bucketeer::passes::{PassReport, Pipeline, PipelineError};
+use bucketeer_formats::{Document, Format};
 use report::{Before, GraphReport};
 use std::time::{Duration, Instant};
 

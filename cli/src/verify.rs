@@ -6,10 +6,10 @@ use crate::proof::{self, Source, VerdictReport};
 use crate::units::count;
 use crate::{Verdict, input, output, talk};
 use anyhow::{Context, Result};
-use bucketeer::check::eval::{self, Comparison, EvalError, EvalOptions, Scaling, ShrinkError};
 use bucketeer::check::{self, Options};
-use bucketeer::formats::Document;
 use bucketeer::ir::Graph;
+use bucketeer_eval::{Comparison, EvalError, EvalOptions, Scaling, ShrinkError};
+use bucketeer_formats::Document;
 use serde::Serialize;
 use std::path::PathBuf;
 
@@ -94,10 +94,10 @@ pub fn run(arguments: VerifyArgs) -> Result<Verdict> {
 /// Runs both graphs, at small sizes if they are too large and may be scaled.
 fn evaluate(old: &Graph, new: &Graph, options: &EvalOptions, shrink: bool) -> Result<Evaluated, ShrinkError> {
     if !shrink {
-        return Ok(Evaluated { comparison: eval::compare(old, new, options)?, scaling: None });
+        return Ok(Evaluated { comparison: bucketeer_eval::compare(old, new, options)?, scaling: None });
     }
-    let shrunk = eval::shrink(&[old, new], options)?;
-    let comparison = eval::compare(&shrunk.graphs[0], &shrunk.graphs[1], options)?;
+    let shrunk = bucketeer_eval::shrink(&[old, new], options)?;
+    let comparison = bucketeer_eval::compare(&shrunk.graphs[0], &shrunk.graphs[1], options)?;
     Ok(Evaluated { comparison, scaling: shrunk.scaling })
 }
 

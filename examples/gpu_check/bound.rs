@@ -2,8 +2,9 @@
 
 use bucketeer::codegen::cuda::{CudaModule, CudaOptions};
 use bucketeer::program::Program;
-use bucketeer::runtime::cuda::nvrtc::{Nvrtc, NvrtcError};
-use bucketeer::runtime::cuda::{Context, DeviceBuffer, MoveKernel, Stream};
+use bucketeer_cuda::nvrtc::{Nvrtc, NvrtcError};
+use bucketeer_cuda::{Context, DeviceBuffer, Stream};
+use bucketeer_exec::MoveKernel;
 use std::error::Error;
 
 /// A program of packs and unpacks that can be run, as the first rank of its groups.

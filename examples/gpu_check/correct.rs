@@ -4,9 +4,9 @@ use crate::bound::{Bound, Numbers};
 use bucketeer::codegen::cuda::{CudaModule, CudaOptions, fixed_units};
 use bucketeer::ir::DType;
 use bucketeer::program::{Program, Segment, StepKind, View};
-use bucketeer::runtime::cuda::Context;
-use bucketeer::runtime::cuda::nvrtc::{Nvrtc, NvrtcError};
-use bucketeer::runtime::executor::copy_elements;
+use bucketeer_cuda::Context;
+use bucketeer_cuda::nvrtc::{Nvrtc, NvrtcError};
+use bucketeer_exec::copy_elements;
 use bucketeer_types::num;
 use std::error::Error;
 

@@ -10,8 +10,8 @@ mod nccl;
 mod pair;
 mod speed;
 
-use bucketeer::runtime::cuda::nvrtc::Nvrtc;
-use bucketeer::runtime::cuda::{Context, CudaError, Driver};
+use bucketeer_cuda::nvrtc::Nvrtc;
+use bucketeer_cuda::{Context, CudaError, Driver};
 use std::error::Error;
 use std::process::ExitCode;
 

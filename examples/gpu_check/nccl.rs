@@ -3,22 +3,21 @@
 
 use crate::speed::mixed;
 use crate::told;
-use bucketeer::check::eval::Output;
-use bucketeer::formats::{Document, GroupsFile};
 use bucketeer::ir::text::parse;
 use bucketeer::ir::{DType, GlobalRank, Graph, GroupRank, ReduceOp};
 use bucketeer::passes::Pipeline;
 use bucketeer::passes::lowering::{LowerOptions, lower};
 use bucketeer::program::Program;
-use bucketeer::runtime::cuda::nvrtc::{Nvrtc, NvrtcError};
-use bucketeer::runtime::cuda::{Context, DeviceBuffer};
-use bucketeer::runtime::executor::{
-    DeviceExecutor, Executor, Reference, Run, RunError, Times, seeded_inputs, world_size,
-};
-use bucketeer::runtime::local::{LocalOptions, LocalRank, run};
-use bucketeer::runtime::nccl::{Nccl, NcclOptions, NcclRank};
-use bucketeer::runtime::store::{MemoryStore, Store};
-use bucketeer::runtime::{Arena, Backend, Buffer, Call, CallOptions, Group, Op, Operands};
+use bucketeer_comm::local::{LocalOptions, LocalRank, run};
+use bucketeer_comm::nccl::{NcclOptions, NcclRank};
+use bucketeer_comm::store::{MemoryStore, Store};
+use bucketeer_comm::{Arena, Backend, Buffer, Call, CallOptions, Group, Op, Operands};
+use bucketeer_cuda::nccl::Nccl;
+use bucketeer_cuda::nvrtc::{Nvrtc, NvrtcError};
+use bucketeer_cuda::{Context, DeviceBuffer};
+use bucketeer_eval::Output;
+use bucketeer_exec::{DeviceExecutor, Executor, Reference, Run, RunError, Times, seeded_inputs, world_size};
+use bucketeer_formats::{Document, GroupsFile};
 use std::error::Error;
 use std::sync::Arc;
 use std::time::Duration;

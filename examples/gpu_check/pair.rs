@@ -3,10 +3,10 @@
 use crate::nccl::{self, TIMEOUT};
 use crate::{device, told};
 use bucketeer::ir::GlobalRank;
-use bucketeer::runtime::cuda::nvrtc::Nvrtc;
-use bucketeer::runtime::nccl::Nccl;
-use bucketeer::runtime::store::{JoinOptions, ServerOptions, StoreServer, TcpStore};
-use bucketeer::runtime::{Backend, CallOptions};
+use bucketeer_comm::store::{JoinOptions, ServerOptions, StoreServer, TcpStore};
+use bucketeer_comm::{Backend, CallOptions};
+use bucketeer_cuda::nccl::Nccl;
+use bucketeer_cuda::nvrtc::Nvrtc;
 use std::error::Error;
 use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
 use std::sync::Arc;
@@ -86,7 +86,7 @@ pub fn rank(quick: bool) -> Option<ExitCode> {
     }))
 }
 
-type Connected = (bucketeer::runtime::nccl::NcclRank, Result<Nvrtc, bucketeer::runtime::cuda::nvrtc::NvrtcError>);
+type Connected = (bucketeer_comm::nccl::NcclRank, Result<Nvrtc, bucketeer_cuda::nvrtc::NvrtcError>);
 
 /// Joins the other rank; none where NCCL does not connect them, which is said.
 fn connect(rank: u32, address: &str) -> Result<Option<Connected>, Box<dyn Error>> {

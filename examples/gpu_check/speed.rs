@@ -1,8 +1,8 @@
 //! How fast buckets move, beside copies within the device.
 
 use crate::bound::{Bound, Numbers};
-use bucketeer::runtime::cuda::Context;
-use bucketeer::runtime::cuda::nvrtc::{Nvrtc, NvrtcError};
+use bucketeer_cuda::Context;
+use bucketeer_cuda::nvrtc::{Nvrtc, NvrtcError};
 use std::error::Error;
 use std::time::Duration;
 

@@ -1,5 +1,5 @@
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
-    bucketeer::fuzzing::prove::prove_and_run(bytes);
+    bucketeer_fuzzing::prove::prove_and_run(bytes);
 });

@@ -1,5 +1,5 @@
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
-    bucketeer::fuzzing::store_frames(bytes);
+    bucketeer_fuzzing::store_frames(bytes);
 });

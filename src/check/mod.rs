@@ -79,7 +79,6 @@
 //! Cost: linear in nodes, operands and pieces.
 
 pub mod effects;
-pub mod eval;
 mod exchange;
 mod flat;
 mod gaps;

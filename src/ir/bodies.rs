@@ -197,7 +197,8 @@ pub fn always_runs(graph: &Graph, id: NodeId) -> bool {
 
 /// Whether a graph waits for all that it launches, and for nothing else; `None` if it launches nothing and waits for
 /// nothing.
-pub(crate) fn waits_for_all(graph: &Graph) -> Option<bool> {
+#[must_use]
+pub fn waits_for_all(graph: &Graph) -> Option<bool> {
     // By arena index: the launch behind a value that nothing has waited for, and which of its tensors it is.
     let mut behind: Vec<Option<(NodeId, Option<i64>)>> = vec![None; graph.arena_len()];
     let mut open: HashSet<(NodeId, Option<i64>), FxBuildHasher> = HashSet::default();

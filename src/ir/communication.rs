@@ -17,10 +17,10 @@ use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
 
 /// The argument of a call of HLO that says what moves.
-pub(crate) const COMMUNICATION: &str = "communication";
+pub const COMMUNICATION: &str = "communication";
 
 /// The argument of a call of HLO that names the group.
-pub(crate) const GROUP: &str = "group";
+pub const GROUP: &str = "group";
 
 /// What the calls of HLO begin with.
 const HLO: &str = "hlo-";

@@ -184,28 +184,31 @@ impl Graph {
     }
 
     /// An empty graph in which these strings are interned already, with room for so many nodes and operands.
-    pub(crate) fn with_names(name: &str, names: Names, nodes: usize, operands: usize) -> Self {
+    #[must_use]
+    pub fn with_names(name: &str, names: Names, nodes: usize, operands: usize) -> Self {
         let (nodes, operands) = (Vec::with_capacity(nodes), Vec::with_capacity(operands));
         Self { names, nodes, operands, ..Self::new(name) }
     }
 
     /// From now on, keeps what the nodes are now when they are edited; [`Graph::is_kept`] and [`Graph::edited`] tell.
-    pub(crate) fn keep_originals(&mut self) {
+    pub fn keep_originals(&mut self) {
         self.originals = Some(Originals::of(self.nodes.len()));
     }
 
     /// Keeps no originals any more.
-    pub(crate) fn forget_originals(&mut self) {
+    pub fn forget_originals(&mut self) {
         self.originals = None;
     }
 
     /// Whether a node was there when [`Graph::keep_originals`] was called.
-    pub(crate) fn is_kept(&self, id: NodeId) -> bool {
+    #[must_use]
+    pub fn is_kept(&self, id: NodeId) -> bool {
         self.originals.as_ref().is_some_and(|originals| originals.contains(id))
     }
 
     /// What a node was at that time, if it was edited since. Metadata is no part of it.
-    pub(crate) fn edited(&self, id: NodeId) -> Option<&Kept> {
+    #[must_use]
+    pub fn edited(&self, id: NodeId) -> Option<&Kept> {
         self.originals.as_ref()?.get(id)
     }
 

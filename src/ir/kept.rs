@@ -5,8 +5,10 @@ use super::graph::Node;
 
 /// A node and its operands.
 #[derive(Clone, Debug)]
-pub(crate) struct Kept {
+pub struct Kept {
+    /// The node.
     pub node: Node,
+    /// Its operands.
     pub operands: Box<[NodeId]>,
 }
 

@@ -28,6 +28,7 @@ pub use effects::{Dependencies, Order, Slot};
 pub(crate) use effects::{EffectTable, Memory};
 pub use entities::{ArgsId, GroupId, MetaId, Name, NodeId, RegionId, TypeId};
 pub use graph::{ControlEdge, Graph, Meta, Node, ProcessGroup, Region, RegionKind, Strength};
+pub use kept::Kept;
 pub use names::Names;
 pub use operators::Operators;
 pub use ops::{Collective, CollectiveKind, GlobalRank, GroupRank, Op, ReduceOp, Variant};

@@ -1,10 +1,10 @@
 //! Stage `read`.
 
 use crate::common::rewrite::{ALL, read, read_fx, rewrite, rewrite_graph, sketch};
-use bucketeer::formats::{Document, GroupsFile};
 use bucketeer::ir::{GlobalRank, Variant, verify};
 use bucketeer::passes::Pipeline;
 use bucketeer::passes::bucketing::Reason;
+use bucketeer_formats::{Document, GroupsFile};
 
 #[test]
 fn dce_1_a_collective_without_a_reader_is_still_launched_and_waited_for() {

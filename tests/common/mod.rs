@@ -7,8 +7,8 @@ pub mod interp;
 pub mod rewrite;
 pub mod tensor;
 
-use bucketeer::fuzzing::grow::{GraphOptions, STEP_KINDS, grow};
 use bucketeer::ir::Graph;
+use bucketeer_fuzzing::grow::{GraphOptions, STEP_KINDS, grow};
 use proptest::prelude::*;
 
 /// Valid graphs with everything in them.

@@ -1,13 +1,13 @@
 //! Runs a pipeline on a text and holds the result to what must be true of every rewrite.
 
 use super::interp::{Run, Settings, run};
-use bucketeer::check::eval::{Difference, EvalError, EvalOptions, Side, compare};
 use bucketeer::check::{Options, Verdict, prove_with};
-use bucketeer::formats::fx::FxText;
 use bucketeer::ir::text::{parse, print};
 use bucketeer::ir::{Dependencies, Graph, NodeId, Op, Operators, Strength, Variant, verify};
 use bucketeer::passes::bucketing::{BucketPlan, Decision, Reason, Remark, Unpack};
 use bucketeer::passes::{PassReport, Pipeline};
+use bucketeer_eval::{Difference, EvalError, EvalOptions, Side, compare};
+use bucketeer_formats::fx::FxText;
 use std::collections::{HashMap, HashSet};
 
 /// What every case is rewritten with, where it asks for nothing else.

@@ -3,8 +3,8 @@
 #![expect(unsafe_code, reason = "launches; says why it may")]
 
 use super::Session;
-use bucketeer::runtime::cuda::nvrtc::Request;
-use bucketeer::runtime::cuda::{Arg, Context, CudaError, DeviceBuffer, Function, ImageKind, Launch, Stream};
+use bucketeer_cuda::nvrtc::Request;
+use bucketeer_cuda::{Arg, Context, CudaError, DeviceBuffer, Function, ImageKind, Launch, Stream};
 
 /// Keeps to what `testing/fakegpu/src/kernel.rs` asks for.
 pub const SOURCE: &str = r#"

@@ -6,9 +6,9 @@
 pub mod adding;
 mod path;
 
-use bucketeer::runtime::cuda::nvrtc::Nvrtc;
-use bucketeer::runtime::cuda::{Driver, Stream};
-use bucketeer::runtime::nccl::Nccl;
+use bucketeer_cuda::nccl::Nccl;
+use bucketeer_cuda::nvrtc::Nvrtc;
+use bucketeer_cuda::{Driver, Stream};
 pub use path::path;
 use serde_json::Value;
 use std::ffi::{CString, c_char, c_int, c_void};

@@ -2,8 +2,8 @@
 
 #![allow(dead_code, reason = "each test file uses a part")]
 
-use bucketeer::formats::{Document, GroupsFile};
 use bucketeer::ir::Graph;
+use bucketeer_formats::{Document, GroupsFile};
 use std::io::{Read as _, Write as _};
 use std::path::{Path, PathBuf};
 

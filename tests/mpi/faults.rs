@@ -2,8 +2,8 @@
 
 use crate::collective::ranks;
 use bucketeer::ir::{DType, GlobalRank, GroupRank, ReduceOp};
-use bucketeer::runtime::mpi::{MpiOptions, MpiRank};
-use bucketeer::runtime::{Backend, Buffer, BufferError, CallOptions, CommError, Fate, Group, Operands};
+use bucketeer_comm::mpi::{MpiOptions, MpiRank};
+use bucketeer_comm::{Backend, Buffer, BufferError, CallOptions, CommError, Fate, Group, Operands};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 

@@ -6,10 +6,10 @@ use bucketeer::ir::{DType, GlobalRank, GroupRank, ReduceOp};
 use bucketeer::passes::Pipeline;
 use bucketeer::passes::lowering::{LowerOptions, lower};
 use bucketeer::program::Program;
-use bucketeer::runtime::executor::{Executor, Reference, Run, seeded_inputs};
-use bucketeer::runtime::local::{LocalOptions, run};
-use bucketeer::runtime::mpi::MpiRank;
-use bucketeer::runtime::{Backend, Call, CallOptions, CommError, Group, Operands, Reduction};
+use bucketeer_comm::local::{LocalOptions, run};
+use bucketeer_comm::mpi::MpiRank;
+use bucketeer_comm::{Backend, Call, CallOptions, CommError, Group, Operands, Reduction};
+use bucketeer_exec::{Executor, Reference, Run, seeded_inputs};
 
 fn check(rank: &MpiRank, group: &Group, cases: &[Case], coalesced: bool) {
     let (place, size) = (group.rank().0 as usize, group.size());

@@ -2,12 +2,13 @@
 
 use crate::plan::{Fault, Plan, Step, What};
 use bucketeer::ir::{DType, GlobalRank, GroupRank, ReduceOp};
-use bucketeer::runtime::cuda::Driver;
-use bucketeer::runtime::nccl::{Nccl, NcclOptions, NcclRank};
-use bucketeer::runtime::store::Store;
-use bucketeer::runtime::{
+use bucketeer_comm::nccl::{NcclOptions, NcclRank};
+use bucketeer_comm::store::Store;
+use bucketeer_comm::{
     Announced, Backend, Buffer, Call, CallOptions, CommError, Fate, Group, Op, Operands, Outline, Work,
 };
+use bucketeer_cuda::Driver;
+use bucketeer_cuda::nccl::Nccl;
 use serde_json::{Value, json};
 use std::path::Path;
 use std::sync::Arc;

@@ -5,9 +5,9 @@
 use crate::collective::ranks;
 use crate::fakegpu::Session;
 use bucketeer::ir::{DType, ReduceOp};
-use bucketeer::runtime::nccl::{NcclOptions, NcclRank};
-use bucketeer::runtime::store::{MemoryStore, Store};
-use bucketeer::runtime::{Backend, CallOptions, CommError, Group, Operands};
+use bucketeer_comm::nccl::{NcclOptions, NcclRank};
+use bucketeer_comm::store::{MemoryStore, Store};
+use bucketeer_comm::{Backend, CallOptions, CommError, Group, Operands};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex};

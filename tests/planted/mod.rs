@@ -7,10 +7,10 @@ mod layout;
 mod others;
 pub mod small;
 
-use bucketeer::check::eval::EvalOptions;
-use bucketeer::formats::fx::FxText;
 use bucketeer::ir::{Graph, text};
 use bucketeer::passes::Pipeline;
+use bucketeer_eval::EvalOptions;
+use bucketeer_formats::fx::FxText;
 use layout::*;
 use others::*;
 use std::path::Path;

@@ -1,7 +1,7 @@
 //! Whether faults show when graphs are scaled down.
 
 use super::{FAULTS, Fault, Pair, Values, with_planted};
-use bucketeer::check::eval::{Difference, EvalError, EvalOptions, compare, shrink};
+use bucketeer_eval::{Difference, EvalError, EvalOptions, compare, shrink};
 
 /// What small sizes do not show: a table whose columns are the ranks has no sizes that follow, and is refused; that a
 /// gather in place does not send from its rank's place changes no value here.

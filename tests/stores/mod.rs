@@ -2,7 +2,7 @@
 #![allow(dead_code, reason = "each test file uses a part")]
 
 use bucketeer::ir::GlobalRank;
-use bucketeer::runtime::store::{JoinOptions, ServerOptions, StoreServer, TcpStore};
+use bucketeer_comm::store::{JoinOptions, ServerOptions, StoreServer, TcpStore};
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::thread;

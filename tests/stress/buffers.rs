@@ -1,8 +1,8 @@
 //! Comm buffers whose collectives take longer than expected.
 
 use bucketeer::ir::{DType, GlobalRank, ReduceOp};
-use bucketeer::runtime::local::{Action, Hook, LocalOptions, LocalRank, Phase, Point, run};
-use bucketeer::runtime::{Backend, Buffer, BufferError, CallOptions, CommError, Group, Holder, Operands, Work};
+use bucketeer_comm::local::{Action, Hook, LocalOptions, LocalRank, Phase, Point, run};
+use bucketeer_comm::{Backend, Buffer, BufferError, CallOptions, CommError, Group, Holder, Operands, Work};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;

@@ -2,8 +2,8 @@
 
 use crate::collective::{Case, Kind, Random, ranks};
 use bucketeer::ir::{DType, GlobalRank, ReduceOp};
-use bucketeer::runtime::local::{Action, LocalOptions, LocalRank, Phase, Point, run};
-use bucketeer::runtime::{Backend, Buffer, CallOptions, CommError, Group};
+use bucketeer_comm::local::{Action, LocalOptions, LocalRank, Phase, Point, run};
+use bucketeer_comm::{Backend, Buffer, CallOptions, CommError, Group};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 

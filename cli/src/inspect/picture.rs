@@ -4,10 +4,10 @@ use crate::buckets::Passes;
 use crate::fault::InputFault;
 use crate::{Verdict, output, talk};
 use anyhow::{Result, anyhow};
-use bucketeer::draw::buckets::Buckets;
-use bucketeer::draw::{Drawing, dot, svg};
-use bucketeer::formats::Document;
 use bucketeer::passes::PipelineError;
+use bucketeer_draw::buckets::Buckets;
+use bucketeer_draw::{Drawing, dot, svg};
+use bucketeer_formats::Document;
 use std::path::Path;
 
 /// What to draw.

@@ -5,7 +5,7 @@ use crate::table::{Align, Table};
 use crate::units::{count, human, human_or_unknown};
 use crate::{Verdict, output, talk};
 use anyhow::{Context, Result};
-use bucketeer::formats::stablehlo::{StableCollective, collectives};
+use bucketeer_formats::stablehlo::{StableCollective, collectives};
 
 /// Lists them.
 pub fn run(label: &str, bytes: &[u8], json: bool) -> Result<Verdict> {

@@ -1,6 +1,6 @@
 //! The side of a process that was launched.
 
-use bucketeer::runtime::rendezvous::LAUNCHER_VARIABLE;
+use bucketeer_comm::rendezvous::LAUNCHER_VARIABLE;
 use rustix::process::{Pid, getppid};
 
 /// Makes a process that `launch` started end with its launcher, however that ends.

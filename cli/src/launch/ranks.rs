@@ -2,8 +2,8 @@
 
 use super::lines;
 use bucketeer::ir::GlobalRank;
-use bucketeer::runtime::Fate;
-use bucketeer::runtime::store::StoreServer;
+use bucketeer_comm::Fate;
+use bucketeer_comm::store::StoreServer;
 use rustix::process::{Pid, Signal, kill_process};
 use signal_hook::consts::SIGCHLD;
 use std::io::{self, Read};

@@ -5,7 +5,7 @@ use crate::convert::FormatWord;
 use crate::input::{self, Facts, FactsArgs};
 use crate::output::{RANK, of_rank};
 use anyhow::{Result, bail};
-use bucketeer::formats::{Document, Format};
+use bucketeer_formats::{Document, Format};
 use std::path::{Path, PathBuf};
 
 /// Merges collectives into buckets and writes the graph back

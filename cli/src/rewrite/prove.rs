@@ -7,10 +7,10 @@ use crate::fault::InputFault;
 use crate::proof::{self, Source};
 use anyhow::{Result, bail};
 use bucketeer::check::{self, Difference, Options, Side, Verdict, What};
-use bucketeer::formats::Document;
 use bucketeer::ir::Graph;
 use bucketeer::passes::Pass;
 use bucketeer::passes::bucketing::Unpack;
+use bucketeer_formats::Document;
 
 /// Graphs of at most so many nodes are proven unasked: 300,000 nodes take 0.9 to 1.2 seconds, and time is linear.
 const MOST_NODES: usize = 200_000;

@@ -1,8 +1,8 @@
 //! What a rewrite will have written, read again: the proof is of that, not of the graph in memory.
 
 use anyhow::{Result, bail};
-use bucketeer::formats::Document;
 use bucketeer::ir::Graph;
+use bucketeer_formats::Document;
 use std::collections::HashMap;
 
 /// The document as it is read from what is to be written, with what the command line said of it.

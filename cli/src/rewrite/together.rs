@@ -8,9 +8,9 @@ use crate::input::File;
 use crate::{Verdict, check_ranks, output, talk};
 use anyhow::{Context, Result, anyhow, bail};
 use bucketeer::check::ranks::{RankOptions, check_ranks as find_faults};
-use bucketeer::formats::{Document, Format};
 use bucketeer::ir::{Dependencies, Graph};
 use bucketeer::passes::{PipelineError, TogetherError};
+use bucketeer_formats::{Document, Format};
 
 /// Rewrites the nth graphs of all files together, proves each, and holds the ranks' launches against each other.
 pub fn run(job: &mut Job, mut files: Vec<File>) -> Result<Verdict> {

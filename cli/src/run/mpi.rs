@@ -5,12 +5,12 @@ use super::told::{Ran, Told};
 use super::{Both, Job, NAMES, explained, told};
 use crate::talk;
 use anyhow::{Context, Result, bail};
-use bucketeer::check::eval::Output;
 use bucketeer::ir::{DType, GlobalRank};
 use bucketeer::program::Program;
-use bucketeer::runtime::executor::{Executor, Reference, Run};
-use bucketeer::runtime::mpi::{MpiOptions, MpiRank};
-use bucketeer::runtime::{Backend, CallOptions, Group, Operands};
+use bucketeer_comm::mpi::{MpiOptions, MpiRank};
+use bucketeer_comm::{Backend, CallOptions, Group, Operands};
+use bucketeer_eval::Output;
+use bucketeer_exec::{Executor, Reference, Run};
 
 /// This process among the ranks of a world.
 pub struct Process {

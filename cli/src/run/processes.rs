@@ -5,15 +5,16 @@ use super::told::Told;
 use super::{Both, Job, NAMES, explained, told};
 use crate::talk;
 use anyhow::{Context, Result, anyhow, bail};
-use bucketeer::check::eval::Output;
 use bucketeer::ir::GlobalRank;
 use bucketeer::program::Program;
-use bucketeer::runtime::cuda::nvrtc::Nvrtc;
-use bucketeer::runtime::cuda::{self, Driver};
-use bucketeer::runtime::executor::{DeviceExecutor, Reference, Run, RunError, Times};
-use bucketeer::runtime::nccl::{Nccl, NcclOptions, NcclRank};
-use bucketeer::runtime::rendezvous::Rendezvous;
-use bucketeer::runtime::store::{MemoryStore, Store, StoreError};
+use bucketeer_comm::nccl::{NcclOptions, NcclRank};
+use bucketeer_comm::rendezvous::Rendezvous;
+use bucketeer_comm::store::{MemoryStore, Store, StoreError};
+use bucketeer_cuda::Driver;
+use bucketeer_cuda::nccl::Nccl;
+use bucketeer_cuda::nvrtc::Nvrtc;
+use bucketeer_eval::Output;
+use bucketeer_exec::{DeviceExecutor, Reference, Run, RunError, Times};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -118,7 +119,12 @@ impl Process {
         job: &Job,
         program: &Program,
         inputs: &[Output],
-        (which, rank, context, nvrtc): (usize, &NcclRank, &cuda::Context, &Result<Nvrtc, cuda::nvrtc::NvrtcError>),
+        (which, rank, context, nvrtc): (
+            usize,
+            &NcclRank,
+            &bucketeer_cuda::Context,
+            &Result<Nvrtc, bucketeer_cuda::nvrtc::NvrtcError>,
+        ),
         progress: &talk::Progress,
     ) -> Result<(Run, Vec<Times>)> {
         let mut executor = DeviceExecutor::new(program, rank, context, nvrtc.as_ref())?;

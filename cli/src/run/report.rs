@@ -5,12 +5,12 @@ use crate::Verdict;
 use crate::fault::clean;
 use crate::table::{Align, Table};
 use crate::units::{count, human};
-use bucketeer::check::eval::Scaling;
 use bucketeer::ir::Graph;
 use bucketeer::passes::PassReport;
 use bucketeer::passes::bucketing::{Decision, Reason, Remark};
 use bucketeer::program::Program;
-use bucketeer::runtime::executor::{Times, UnknownOperator};
+use bucketeer_eval::Scaling;
+use bucketeer_exec::{Times, UnknownOperator};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
@@ -196,7 +196,7 @@ fn calls(program: &Program, times: &Times) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use bucketeer::runtime::executor::StepKindTimes;
+    use bucketeer_exec::StepKindTimes;
 
     #[test]
     fn a_loss_of_more_than_five_in_a_hundred_is_said() {

@@ -6,10 +6,10 @@ use crate::output::{self, RANK, of_rank};
 use crate::talk;
 use crate::units::count;
 use anyhow::{Context, Result, anyhow, bail};
-use bucketeer::check::eval::Output;
 use bucketeer::ir::{GlobalRank, Graph};
 use bucketeer::program::Program;
-use bucketeer::runtime::executor::{
+use bucketeer_eval::Output;
+use bucketeer_exec::{
     Run, TensorFault, TensorFile, TensorFileError, check_outputs, output_names, seeded_inputs, to_safetensors,
 };
 use std::path::{Path, PathBuf};

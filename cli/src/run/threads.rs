@@ -4,13 +4,13 @@ use super::report::{Equality, Outcome};
 use super::{BackendWord, Both, Job, NAMES, explained};
 use crate::talk;
 use anyhow::{Result, anyhow};
-use bucketeer::check::eval::Output;
 use bucketeer::ir::GlobalRank;
 use bucketeer::program::Program;
-use bucketeer::runtime::executor::{Executor, Reference, Run, RunError, world_size};
-use bucketeer::runtime::fake::FakeRank;
-use bucketeer::runtime::local;
-use bucketeer::runtime::{Backend, CommError};
+use bucketeer_comm::fake::FakeRank;
+use bucketeer_comm::local;
+use bucketeer_comm::{Backend, CommError};
+use bucketeer_eval::Output;
+use bucketeer_exec::{Executor, Reference, Run, RunError, world_size};
 use std::time::Duration;
 
 impl Job {

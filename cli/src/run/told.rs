@@ -2,9 +2,9 @@
 
 use super::report::{Equality, Outcome};
 use anyhow::{Context, Result};
-use bucketeer::check::eval::{Output, OutputTensor};
 use bucketeer::ir::DType;
-use bucketeer::runtime::executor::{Run, StepKindTimes, Times};
+use bucketeer_eval::{Output, OutputTensor};
+use bucketeer_exec::{Run, StepKindTimes, Times};
 use bucketeer_types::class::{Class, class};
 use bucketeer_types::num::load_float;
 use serde::{Deserialize, Serialize};

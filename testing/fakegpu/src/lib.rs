@@ -1,5 +1,5 @@
 //! A GPU for tests on machines without one: `libfakegpu.so` exports the functions of libcuda, libnvrtc and libnccl
-//! that `bucketeer::runtime` uses, over memory of the host.
+//! that `bucketeer_comm` uses, over memory of the host.
 //!
 //! Streams are threads with queues, so work runs when a real device could run it, and a missing event wait gives wrong
 //! values. Memory is poisoned when allocated (`cd`) and freed (`dd`), has guards (`fd`) on both sides, and stays in

@@ -1,0 +1,235 @@
+//! A rank's hold on what it launched.
+
+use super::channel::{Cause, Channel};
+use super::verdict::{Place, Verdict, error_at};
+use crate::buffer::{ReadGuard, WriteGuard};
+use crate::error::{CommError, Site};
+use crate::work::Completion;
+use crate::{OPEN_BLOCK, lock};
+use bucketeer_cuda::{CudaError, DeviceBuffer, Event, PinnedBuffer};
+use std::ops::Range;
+use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Memory of the host and of the device that one call of host buffers goes by.
+pub struct Scratch {
+    pub device: DeviceBuffer,
+    pub pinned: PinnedBuffer,
+}
+
+/// What a call of host buffers holds of them: nobody else may touch them in the meantime.
+pub enum Held {
+    Read(ReadGuard),
+    Write(WriteGuard),
+}
+
+/// What came back for a buffer of the host: the bytes of a scratch, and where they go in what is held.
+pub struct Return {
+    pub scratch: usize,
+    pub bytes: usize,
+    pub held: usize,
+    pub to: Range<usize>,
+}
+
+/// A launch on its way.
+pub struct Flight {
+    pub places: Vec<Place>,
+    /// The numbers of its entries in the flight record.
+    pub entries: Vec<u64>,
+    /// Over when all of it is done.
+    pub event: Event,
+    pub launched: Instant,
+    pub timeout: Duration,
+    pub scratches: Vec<Scratch>,
+    pub held: Vec<Held>,
+    pub returns: Vec<Return>,
+}
+
+impl Flight {
+    /// Copies what came back to where it goes.
+    fn land(&mut self) -> Result<(), CudaError> {
+        for Return { scratch, bytes, held, to } in &self.returns {
+            let from = &self.scratches[*scratch].pinned.bytes()?[..*bytes];
+            if let Held::Write(guard) = &mut self.held[*held] {
+                guard[to.clone()].copy_from_slice(from);
+            }
+        }
+        Ok(())
+    }
+}
+
+enum Phase {
+    /// Of a coalescing block that is open.
+    Open,
+    Flying(Box<Flight>),
+    Ended(Result<(), CommError>),
+}
+
+/// One launch: a call, or a coalescing block.
+pub struct Ticket {
+    channel: Arc<Channel>,
+    phase: Mutex<Phase>,
+    changed: Condvar,
+    number: OnceLock<Option<u64>>,
+}
+
+/// How much longer than the grace a wait holds on after its time is over. Then it answers without a verdict, which there
+/// would be if the watchdog were not held up itself.
+const BACKSTOP: Duration = Duration::from_secs(10);
+
+/// How long after something went wrong there is a verdict at the latest, unless the watchdog is held up itself.
+pub fn backstop(grace: Duration) -> Duration {
+    grace.saturating_mul(5).saturating_add(BACKSTOP)
+}
+
+impl Ticket {
+    pub fn new(channel: &Arc<Channel>) -> Arc<Self> {
+        let (phase, changed) = (Mutex::new(Phase::Open), Condvar::new());
+        Arc::new(Self { channel: channel.clone(), phase, changed, number: OnceLock::new() })
+    }
+
+    /// It is on its way.
+    pub fn fly(&self, flight: Flight) {
+        let _ = self.number.set(flight.places.first().map(|place| place.seq));
+        *lock(&self.phase) = Phase::Flying(Box::new(flight));
+    }
+
+    /// It has ended before it was launched, or there was nothing to launch.
+    pub fn end(&self, result: Result<(), CommError>) {
+        let _ = self.number.set(None);
+        *lock(&self.phase) = Phase::Ended(result);
+        self.changed.notify_all();
+    }
+
+    /// Whether the device is done with it.
+    ///
+    /// # Errors
+    /// When the device fails.
+    pub fn is_over(&self) -> Result<bool, CudaError> {
+        match &*lock(&self.phase) {
+            Phase::Flying(flight) => flight.event.is_done(),
+            Phase::Open => Ok(false),
+            Phase::Ended(_) => Ok(true),
+        }
+    }
+
+    /// Its first launch and how long it has been on its way, when that is too long.
+    pub fn late(&self, now: Instant) -> Option<(Place, Duration)> {
+        let phase = lock(&self.phase);
+        let Phase::Flying(flight) = &*phase else { return None };
+        let waited = now.saturating_duration_since(flight.launched);
+        if waited < flight.timeout { None } else { Some((flight.places.first()?.clone(), waited)) }
+    }
+
+    /// What is on its way.
+    pub fn places(&self) -> Vec<Place> {
+        match &*lock(&self.phase) {
+            Phase::Flying(flight) => flight.places.clone(),
+            _ => Vec::new(),
+        }
+    }
+
+    /// Ends it when the device is done with it. Returns it, for what later ones can use of it.
+    pub fn complete(&self) -> Option<Box<Flight>> {
+        self.finish(|channel, flight| match flight.land() {
+            Ok(()) => Ok(()),
+            Err(error) => Err(error_at(&channel.own_failure(&error), &channel.name(), &flight.places[0])),
+        })
+    }
+
+    /// Ends it for a verdict on its group. What the device does with its scratch goes on without harm.
+    pub fn fail(&self, verdict: &Verdict) {
+        drop(self.finish(|channel, flight| {
+            let places = &flight.places;
+            let own = places.iter().find(|place| verdict.place() == Some(place)).or_else(|| places.first());
+            Err(own
+                .map_or_else(|| verdict.describe(&channel.name()), |place| error_at(verdict, &channel.name(), place)))
+        }));
+    }
+
+    /// Notes in the flight record that it is about to [fail](Self::fail).
+    pub fn note_failure(&self) {
+        if let Phase::Flying(flight) = &*lock(&self.phase) {
+            self.channel.recorded(&flight.entries, false);
+        }
+    }
+
+    fn finish(&self, result: impl FnOnce(&Channel, &mut Flight) -> Result<(), CommError>) -> Option<Box<Flight>> {
+        let mut phase = lock(&self.phase);
+        let Phase::Flying(flight) = &mut *phase else { return None };
+        let result = result(&self.channel, flight);
+        self.channel.recorded(&flight.entries, result.is_ok());
+        // Buffers are free before anyone sees the end.
+        flight.held.clear();
+        let flight = match std::mem::replace(&mut *phase, Phase::Ended(result)) {
+            Phase::Flying(flight) => Some(flight),
+            Phase::Open | Phase::Ended(_) => None,
+        };
+        drop(phase);
+        self.changed.notify_all();
+        flight
+    }
+
+    /// What is left to say when even the watchdog is held up.
+    fn given_up(&self, waited: Duration) -> CommError {
+        let reason = format!("it is not done after {waited:?}, and what the watchdog asks for takes as long");
+        // Held up by the store or the driver: it may be anyone's fault.
+        let verdict = Verdict::Failed { rank: self.channel.own(), reason, elsewhere: true };
+        match self.places().first() {
+            Some(place) => error_at(&verdict, &self.channel.name(), place),
+            None => verdict.describe(&self.channel.name()),
+        }
+    }
+}
+
+impl Completion for Ticket {
+    fn wait(&self, timeout: Option<Duration>) -> Result<(), CommError> {
+        let start = Instant::now();
+        let mut pause = Duration::from_micros(5);
+        let mut raised = false;
+        loop {
+            self.channel.reap();
+            let phase = lock(&self.phase);
+            let (since, limit) = match &*phase {
+                Phase::Ended(result) => return result.clone(),
+                Phase::Open => {
+                    let site = Site { group: self.channel.name(), op: "wait", seq: None };
+                    return Err(CommError::Invalid { site, reason: OPEN_BLOCK.to_owned() });
+                }
+                Phase::Flying(flight) => match timeout {
+                    Some(timeout) => (start, timeout),
+                    None => (flight.launched, flight.timeout),
+                },
+            };
+            let waited = since.elapsed();
+            if waited >= limit {
+                let place = match &*phase {
+                    Phase::Flying(flight) => flight.places.first().cloned(),
+                    _ => None,
+                };
+                if !std::mem::replace(&mut raised, true)
+                    && let Some(place) = place
+                {
+                    drop(phase);
+                    self.channel.raise(Cause::Late { place, waited });
+                    continue;
+                }
+                if waited >= limit.saturating_add(backstop(self.channel.grace())) {
+                    drop(phase);
+                    return Err(self.given_up(waited));
+                }
+            }
+            drop(self.changed.wait_timeout(phase, pause).unwrap_or_else(PoisonError::into_inner));
+            pause = (pause * 2).min(Duration::from_millis(1));
+        }
+    }
+
+    fn is_done(&self) -> bool {
+        self.channel.reap();
+        matches!(*lock(&self.phase), Phase::Ended(_))
+    }
+
+    fn sequence_number(&self) -> Option<u64> {
+        self.number.get().copied().flatten()
+    }
+}

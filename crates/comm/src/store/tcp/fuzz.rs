@@ -1,0 +1,86 @@
+//! What a fuzzer checks of the hub.
+
+use super::hub::{Hub, Rules};
+use super::message::{Answer, Ask, Hello, PROTOCOL_VERSION, Say, Tell};
+use super::peer::PeerId;
+use super::secret::{Claim, Side};
+use super::wire::Frames;
+use std::time::{Duration, Instant};
+
+const WORLD_SIZE: u32 = 3;
+
+/// Bytes that are heard at once.
+const PART_BYTES: usize = 97;
+
+/// Most bytes of what the hub says at once here.
+const MOST_BYTES: usize = 1 << 20;
+
+/// Feeds bytes to a stranger and to a rank, as they are and as bodies of frames; another rank goes on. Returns whether
+/// any was understood.
+#[must_use]
+pub fn fuzz(bytes: &[u8]) -> bool {
+    let now = Instant::now();
+    let limit = Duration::from_secs(60);
+    let rules = Rules {
+        world_size: WORLD_SIZE,
+        secret: None,
+        holder: None,
+        heartbeat: limit,
+        silence: limit,
+        hello_limit: limit,
+        max_strangers: 8,
+    };
+    let mut hub = Hub::new(rules, "fuzz".to_owned());
+    let good = let_in(&mut hub, 0, now);
+    let mut understood = false;
+    for framed in [false, true] {
+        let bad = let_in(&mut hub, 1 + u32::from(framed), now);
+        let stranger = hub.open("stranger".to_owned(), now);
+        let mut fed = 0;
+        for part in bytes.chunks(PART_BYTES) {
+            let part = if framed { [&(part.len() as u32).to_le_bytes(), part].concat() } else { part.to_vec() };
+            fed += part.len();
+            for id in [bad, stranger] {
+                hub.hear(id, &part, now);
+                let held = hub.peer(id).map_or(0, |peer| peer.frames.held_bytes());
+                assert!(held <= 2 * fed + 64, "{held} bytes are held after {fed}");
+            }
+            understood |= hub.peer(bad).is_some_and(|peer| !peer.out.is_empty());
+        }
+    }
+    let answer = ask(&mut hub, good, 1, Ask::Set("good".to_owned(), b"value".to_vec()), now);
+    assert!(matches!(answer, Answer::Done), "{answer:?}");
+    let answer = ask(&mut hub, good, 2, Ask::Get(vec!["good".to_owned()]), now);
+    assert_eq!(answer, Answer::Values(vec![Some(b"value".to_vec())]));
+    understood
+}
+
+fn let_in(hub: &mut Hub, rank: u32, now: Instant) -> PeerId {
+    let id = hub.open("rank".to_owned(), now);
+    let rank_nonce = [7; 32];
+    let hello = Hello { version: PROTOCOL_VERSION, rank, world_size: WORLD_SIZE, has_secret: false, nonce: rank_nonce };
+    hub.hear(id, &Say::Hello(hello).encode(), now);
+    let Tell::Challenge { nonce: store_nonce, .. } = told(hub, id) else { panic!("no challenge") };
+    let claim = Claim { rank, world_size: WORLD_SIZE, rank_nonce, store_nonce };
+    hub.hear(id, &Say::Proof(claim.prove(Side::Rank, None)).encode(), now);
+    assert!(matches!(told(hub, id), Tell::Welcome { .. }));
+    id
+}
+
+fn ask(hub: &mut Hub, id: PeerId, request: u64, ask: Ask, now: Instant) -> Answer {
+    hub.hear(id, &Say::Ask(request, ask).encode(), now);
+    let Tell::Answer(number, answer) = told(hub, id) else { panic!("no answer") };
+    assert_eq!(number, request);
+    answer
+}
+
+/// What the hub says to a peer, which is one thing.
+fn told(hub: &mut Hub, id: PeerId) -> Tell {
+    let peer = hub.peer(id).expect("a good peer is not dropped");
+    let mut frames = Frames::default();
+    frames.feed(peer.out.make_contiguous());
+    peer.out.clear();
+    let body = frames.next(MOST_BYTES).expect("a frame").expect("a whole frame");
+    assert_eq!(frames.next(MOST_BYTES), Ok(None));
+    Tell::decode(&body).expect("a message")
+}

@@ -1,0 +1,161 @@
+//! Which ranks are there, which are gone, and who was not let in.
+
+use super::message::{Absent, RANKS_NAMED};
+use crate::error::Fate;
+use bucketeer_types::GlobalRank;
+use indexmap::IndexMap;
+
+/// Refusals that are told apart.
+const REFUSALS: usize = 64;
+
+/// Most bytes of a refusal's text.
+const REFUSAL_BYTES: usize = 512;
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Seat {
+    Empty,
+    Here,
+    Gone(Fate),
+}
+
+/// The ranks of a world.
+pub(super) struct Roll {
+    seats: Vec<Seat>,
+    /// Ranks that came, whether or not they went again.
+    arrived: usize,
+    gone: usize,
+    /// How often, by what was said.
+    refused: IndexMap<String, usize>,
+    /// Refusals that are not in the list, which is full.
+    more: usize,
+}
+
+impl Roll {
+    pub fn new(world_size: u32) -> Self {
+        let seats = vec![Seat::Empty; world_size as usize];
+        Self { seats, arrived: 0, gone: 0, refused: IndexMap::new(), more: 0 }
+    }
+
+    pub fn world_size(&self) -> u32 {
+        self.seats.len() as u32
+    }
+
+    /// `None` for a rank outside.
+    pub fn seat(&self, rank: u32) -> Option<Seat> {
+        self.seats.get(rank as usize).copied()
+    }
+
+    /// Takes an empty seat.
+    pub fn arrive(&mut self, rank: u32) {
+        if self.seat(rank) == Some(Seat::Empty) {
+            self.seats[rank as usize] = Seat::Here;
+            self.arrived += 1;
+        }
+    }
+
+    /// Notes how a rank went, whether or not it came.
+    pub fn leave(&mut self, rank: u32, fate: Fate) {
+        if matches!(self.seat(rank), Some(Seat::Empty | Seat::Here)) {
+            self.seats[rank as usize] = Seat::Gone(fate);
+            self.gone += 1;
+        }
+    }
+
+    pub fn all_arrived(&self) -> bool {
+        self.arrived == self.seats.len()
+    }
+
+    /// A rank is gone, so that the world is never whole.
+    pub fn cannot_be_whole(&self) -> bool {
+        !self.all_arrived() && self.gone > 0
+    }
+
+    pub fn gone(&self) -> Vec<(GlobalRank, Fate)> {
+        if self.gone == 0 {
+            return Vec::new();
+        }
+        let gone = |(rank, seat): (usize, &Seat)| match seat {
+            Seat::Gone(fate) => Some((GlobalRank(rank as u32), *fate)),
+            Seat::Empty | Seat::Here => None,
+        };
+        self.seats.iter().enumerate().filter_map(gone).collect()
+    }
+
+    /// Ranks that are there now.
+    pub fn here(&self) -> Vec<GlobalRank> {
+        self.with(Seat::Here).collect()
+    }
+
+    pub fn absent(&self) -> Absent {
+        Absent {
+            missing: self.with(Seat::Empty).take(RANKS_NAMED).collect(),
+            missing_count: self.with(Seat::Empty).count() as u32,
+            gone: self.gone().into_iter().take(RANKS_NAMED).collect(),
+            refused: self.refused(),
+        }
+    }
+
+    pub fn refuse(&mut self, mut text: String) {
+        if text.len() > REFUSAL_BYTES {
+            let end = (0..=REFUSAL_BYTES).rev().find(|&end| text.is_char_boundary(end));
+            text.truncate(end.unwrap_or(0));
+        }
+        if let Some(count) = self.refused.get_mut(&text) {
+            *count += 1;
+        } else if self.refused.len() < REFUSALS {
+            self.refused.insert(text, 1);
+        } else {
+            self.more += 1;
+        }
+    }
+
+    pub fn refused(&self) -> Vec<String> {
+        let entry = |(text, &count): (&String, &usize)| match count {
+            1 => text.clone(),
+            _ => format!("{text} ({count} times)"),
+        };
+        let more = (self.more > 0).then(|| format!("and {} more", self.more));
+        self.refused.iter().map(entry).chain(more).collect()
+    }
+
+    fn with(&self, seat: Seat) -> impl Iterator<Item = GlobalRank> {
+        let ranks = self.seats.iter().enumerate().filter(move |(_, found)| **found == seat);
+        ranks.map(|(rank, _)| GlobalRank(rank as u32))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rank_that_is_gone_stays_gone_and_keeps_its_fate() {
+        let mut roll = Roll::new(3);
+        roll.arrive(1);
+        roll.arrive(1);
+        assert!(!roll.all_arrived() && !roll.cannot_be_whole());
+        roll.leave(1, Fate::Lost);
+        roll.leave(1, Fate::Left);
+        roll.arrive(1);
+        roll.leave(9, Fate::Left);
+        assert_eq!(roll.gone(), [(GlobalRank(1), Fate::Lost)]);
+        assert!(roll.cannot_be_whole());
+        assert_eq!(roll.absent().missing, [GlobalRank(0), GlobalRank(2)]);
+        roll.arrive(0);
+        roll.arrive(2);
+        assert!(roll.all_arrived() && !roll.cannot_be_whole());
+        assert_eq!(roll.here(), [GlobalRank(0), GlobalRank(2)]);
+    }
+
+    #[test]
+    fn refusals_are_counted_and_their_number_is_bounded() {
+        let mut roll = Roll::new(1);
+        (0..3).for_each(|_| roll.refuse("again".to_owned()));
+        (0..100).for_each(|i| roll.refuse(format!("other {i}")));
+        roll.refuse("é".repeat(REFUSAL_BYTES));
+        let refused = roll.refused();
+        assert_eq!(refused.len(), REFUSALS + 1);
+        assert_eq!((refused[0].as_str(), refused[1].as_str()), ("again (3 times)", "other 0"));
+        assert_eq!(refused[REFUSALS], "and 38 more");
+    }
+}

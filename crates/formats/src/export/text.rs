@@ -1,0 +1,49 @@
+//! Where the parts of a program stand in its JSON, and what its nodes were when they were read.
+
+use bucketeer::ir::{Dim, Node, NodeId};
+use hashbrown::HashMap;
+use rustc_hash::FxBuildHasher;
+use std::ops::Range;
+
+/// A node that is no node of the JSON.
+pub(super) const NONE: u32 = u32::MAX;
+
+/// A program as it was read.
+#[derive(Clone, Debug)]
+pub(super) struct ProgramText {
+    /// Its own graph first, then those inside of it.
+    pub graphs: Vec<GraphText>,
+    /// What its outputs are, in their order.
+    pub output_specs: Vec<Range<usize>>,
+    pub call_graph: Option<Range<usize>>,
+}
+
+/// What is said of values, by name.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Table {
+    pub object: Range<usize>,
+    /// Names, and where what is said of them stands.
+    pub entries: Vec<(Box<str>, Range<usize>)>,
+}
+
+/// A graph as it was read.
+#[derive(Clone, Debug, Default)]
+pub(super) struct GraphText {
+    pub nodes_array: Range<usize>,
+    pub nodes: Vec<Range<usize>>,
+    pub outputs: Vec<Range<usize>>,
+    pub tensors: Table,
+    pub integers: Table,
+    /// How many nodes are inputs.
+    pub inputs: usize,
+    /// By node of the graph: the node of the JSON that it is, or [`NONE`] for inputs, the output, and values of nodes
+    /// that make several.
+    pub origin: Vec<u32>,
+    /// Nodes, in order, and their operands, when they were read.
+    pub order: Vec<NodeId>,
+    pub read: Vec<Node>,
+    pub operands: Vec<Box<[NodeId]>>,
+    /// The JSON of symbolic sizes, and SymPy's texts of symbols.
+    pub dims: HashMap<Dim, Box<str>, FxBuildHasher>,
+    pub symbols: HashMap<Box<str>, Box<str>, FxBuildHasher>,
+}
