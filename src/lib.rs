@@ -8,24 +8,50 @@
 #![doc = include_str!("../examples/simple.rs")]
 //! ```
 //!
+//! # What a toolchain needs
+//!
+//! | to | take |
+//! |---|---|
+//! | build a graph, or read our text | [`Graph`], [`ir::text::parse`] |
+//! | say what your operators do | [`Operators`] |
+//! | run passes | [`Pipeline`], [`BucketOptions`]; one pass alone: [`passes::bucket`] |
+//! | learn why | [`BucketPlan`](passes::bucketing::BucketPlan) and its remarks |
+//! | prove a rewrite | [`prove`], [`check::ranks::check_ranks`] |
+//! | lower it, and prove that | [`lower`], [`check::program::prove`] |
+//! | keep a graph of your own | implement [`PlanGraph`](passes::select::PlanGraph); see `examples/petgraph_plan.rs` |
+//! | read FX text, torch.export, HLO | the crate `bucketeer-formats` |
+//! | evaluate, run | the crates `bucketeer-eval`, `bucketeer-comm`, `bucketeer-exec` |
+//!
+//! # Modules
+//!
 //! | module | holds |
 //! |---|---|
 //! | [`ir`] | the graph, its verifier, its text and JSON forms |
-//! | [`formats`] | readers and writers of other forms: PyTorch FX text |
-//! | [`check`] | proofs that a rewrite computes the same, an evaluator of all ranks, and the check across ranks |
-//! | [`passes`] | what to merge ([`passes::bucketing`]), how ([`passes::merge`]), and pipelines; [`passes::lowering`] |
+//! | [`passes`] | what to merge ([`passes::bucketing`]), how ([`passes::merge`]), pipelines, [`passes::lowering`] |
 //! | [`program`] | the lowered form: buffers, steps, memory plan |
-//! | [`draw`] | pictures of a graph's collectives, with buckets coloured: Graphviz text and SVG |
+//! | [`check`] | proofs that a rewrite or a program computes the same, and the check across ranks; never names a pass |
 //! | [`codegen`] | kernels for packs, unpacks and copies as CUDA C++ |
-//! | [`runtime`] | collectives on buffers: the backend trait, ranks as threads, a fake; GPUs ([`runtime::cuda`]) |
 //!
-//! A toolchain with a graph of its own implements [`passes::select::PlanGraph`] and gets the selection alone; see
-//! `examples/petgraph_plan.rs`.
+//! # Features
+//!
+//! Both are on by default; without them the crate takes 14 crates, itself included.
+//!
+//! | feature | brings |
+//! |---|---|
+//! | `serde` | JSON of graphs, programs and launch plans |
+//! | `petgraph` | a graph as petgraph's traits see it: `ir::visit` |
 
-#![deny(unsafe_code)]
+#![forbid(unsafe_code)]
 
 pub mod check;
 pub mod codegen;
 pub mod ir;
 pub mod passes;
 pub mod program;
+
+pub use check::{Verdict, prove};
+pub use ir::{DType, Graph, NodeId, Op, Operators, ReduceOp, TensorType, Type, verify};
+pub use passes::Pipeline;
+pub use passes::bucketing::{BucketKind, BucketOptions};
+pub use passes::lowering::{LowerOptions, lower};
+pub use program::Program;

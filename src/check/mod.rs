@@ -360,7 +360,7 @@ fn values<'g>(context: &Context<'g>, source: &Walked<'g>, result: &Walked<'g>) -
 
 /// What is left in attributes of the module: an attribute that one graph does not read, it does not change.
 fn attributes<'g>(context: &Context<'g>, source: &Walked<'g>, result: &Walked<'g>) -> Check {
-    let left_in = |walked: &Walked<'g>| -> HashMap<&'g str, Val> {
+    let left_in = |walked: &Walked<'g>| -> HashMap<&'g str, Val, FxBuildHasher> {
         walked.attributes.iter().map(|&(id, _, last)| (walked.graph.target_of(id), last)).collect()
     };
     let of_target = [left_in(source), left_in(result)];

@@ -4,11 +4,13 @@ use super::cuda::{CudaModule, KERNEL, THREADS, WARPS};
 use super::transfer::Anchor;
 use crate::ir::ReduceOp;
 use crate::program::{Arena, Buffer, CommOp, Program, StepId, StepKind, Stream};
+#[cfg(feature = "serde")]
 use serde::Serialize;
 
 /// What a host does: allocate the arenas, put the address of each anchor into a table on the device, then the steps in
 /// order, each on its stream. `docs/cuda.md` says it step by step.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug)]
+#[cfg_attr(feature = "serde", derive(Serialize))]
 pub struct LaunchPlan<'a> {
     /// Bytes of all arenas.
     pub peak_bytes: u64,
@@ -33,7 +35,8 @@ pub struct LaunchPlan<'a> {
 }
 
 /// A launch of the kernel.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug)]
+#[cfg_attr(feature = "serde", derive(Serialize))]
 pub struct Launch<'a> {
     /// The name of its tables in the source.
     pub name: &'a str,
@@ -46,7 +49,8 @@ pub struct Launch<'a> {
 }
 
 /// A step.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug)]
+#[cfg_attr(feature = "serde", derive(Serialize))]
 pub struct StepPlan<'a> {
     /// The graph's node.
     pub node: &'a str,
@@ -59,8 +63,9 @@ pub struct StepPlan<'a> {
 }
 
 /// What a host does for a step.
-#[derive(Clone, Debug, Serialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(Clone, Debug)]
+#[cfg_attr(feature = "serde", derive(Serialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 pub enum Action<'a> {
     /// Launch the kernel: the number of the launch.
     Launch(usize),
@@ -116,6 +121,7 @@ impl<'a> LaunchPlan<'a> {
     ///
     /// # Panics
     /// Never: all of it has a form in JSON.
+    #[cfg(feature = "serde")]
     #[must_use]
     pub fn to_json(&self) -> String {
         serde_json::to_string_pretty(self).expect("a plan is JSON") + "\n"

@@ -9,6 +9,7 @@ use crate::ir::DType;
 use crate::program::{BufferId, Layout, Program, Range, Segment, View};
 use bucketeer_types::class::{self, Class};
 use indexmap::IndexSet;
+#[cfg(feature = "serde")]
 use serde::Serialize;
 use smallvec::SmallVec;
 
@@ -17,7 +18,8 @@ pub const WIDEST_BYTES: u64 = 16;
 
 /// The base that an address counts from: a buffer, and how much to add for each rank before this one in the buffer's group.
 /// A host knows the address when it knows its rank.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[cfg_attr(feature = "serde", derive(Serialize))]
 pub struct Anchor {
     /// The buffer.
     pub buffer: BufferId,
@@ -45,7 +47,8 @@ impl Anchors {
 }
 
 /// Where bytes are.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[cfg_attr(feature = "serde", derive(Serialize))]
 pub struct Address {
     /// Index of an [`Anchor`].
     pub anchor: u32,
@@ -87,7 +90,8 @@ impl Conversion {
 }
 
 /// A loop: how often, and how many bytes further each time.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[cfg_attr(feature = "serde", derive(Serialize))]
 pub struct Loop {
     /// How often; at least once.
     pub size: u64,

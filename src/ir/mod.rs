@@ -8,6 +8,7 @@ mod effects;
 mod entities;
 mod graph;
 pub mod infer;
+#[cfg(feature = "serde")]
 pub mod json;
 mod kept;
 mod names;
@@ -20,6 +21,7 @@ pub mod symvalue;
 pub mod text;
 pub mod types;
 pub mod verify;
+#[cfg(feature = "petgraph")]
 pub mod visit;
 
 pub use args::{Arg, Args, Spacing};

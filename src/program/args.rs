@@ -1,5 +1,6 @@
 //! Argument lists as text: `$0` is operand 0, strings are quoted as in JSON.
 
+pub(super) use super::quoted::quote;
 use crate::ir::{Arg, Args, DType};
 use std::fmt::Write as _;
 
@@ -64,10 +65,6 @@ fn bracketed(out: &mut String, open: &str, items: &[Arg], close: &str) {
 pub(super) fn name(text: &str) -> String {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'.');
     if !text.is_empty() && text.bytes().all(plain) { text.to_owned() } else { format!("@{}", quote(text)) }
-}
-
-pub(super) fn quote(text: &str) -> String {
-    serde_json::Value::from(text).to_string()
 }
 
 /// Letters, digits, `_` and `.`, not starting with a digit.

@@ -16,6 +16,7 @@ pub enum ProgramError {
         expected: String,
     },
     /// The JSON has another shape.
+    #[cfg(feature = "serde")]
     #[error("not a program in JSON: {0}")]
     Json(#[from] serde_json::Error),
     /// Something in it is out of place.

@@ -7,40 +7,48 @@
 mod args;
 mod error;
 mod form;
+#[cfg(feature = "serde")]
 mod json;
 mod launch;
 pub mod lives;
 mod parse;
 pub mod plan;
 mod print;
+mod quoted;
 mod text;
 
 pub use error::ProgramError;
 
 use crate::ir::{Args, DType, ReduceOp};
 use indexmap::IndexMap;
+#[cfg(feature = "serde")]
 use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
 
 /// A buffer of the program: an index into [`Program::buffers`].
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[cfg_attr(feature = "serde", derive(Serialize, Deserialize))]
 pub struct BufferId(pub u32);
 
 /// A layout: an index into [`Program::layouts`].
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[cfg_attr(feature = "serde", derive(Serialize, Deserialize))]
 pub struct LayoutId(pub u32);
 
 /// A step: an index into [`Program::steps`].
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[cfg_attr(feature = "serde", derive(Serialize, Deserialize))]
 pub struct StepId(pub u32);
 
 /// A value that is no tensor and is known only when the program runs: an index into [`Program::hosts`].
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[cfg_attr(feature = "serde", derive(Serialize, Deserialize))]
 pub struct HostId(pub u32);
 
 /// Whose memory a buffer is.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[cfg_attr(feature = "serde", derive(Serialize, Deserialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 pub enum BufferKind {
     /// The caller's; in no arena.
     Input,
@@ -55,7 +63,8 @@ pub enum BufferKind {
 }
 
 /// Where a buffer lies.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[cfg_attr(feature = "serde", derive(Serialize, Deserialize))]
 pub struct Place {
     /// Index into [`Program::arenas`].
     pub arena: u32,
@@ -64,7 +73,8 @@ pub struct Place {
 }
 
 /// A range of memory with one use.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[cfg_attr(feature = "serde", derive(Serialize, Deserialize))]
 pub struct Buffer {
     /// Unique in the program: the name of the node whose value it first holds, with a word behind a dot for others.
     pub name: Box<str>,
@@ -77,14 +87,15 @@ pub struct Buffer {
     /// `cuda:0`; `None` where the graph does not say.
     pub device: Option<Box<str>>,
     /// Index of the group whose ranks `rank_bytes` counts in this buffer.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "Option::is_none"))]
     pub group: Option<u32>,
     /// Where it lies, for buffers in arenas.
     pub place: Option<Place>,
 }
 
 /// One allocation that holds buffers, none of which overlap while both are in use.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[cfg_attr(feature = "serde", derive(Serialize, Deserialize))]
 pub struct Arena {
     /// [`BufferKind::Device`] (device and output buffers) or [`BufferKind::Comm`].
     pub kind: BufferKind,
@@ -97,10 +108,11 @@ pub struct Arena {
 }
 
 /// How a tensor's elements lie: dtype, sizes and strides in elements, outermost first.
-#[derive(Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+#[cfg_attr(feature = "serde", derive(Serialize, Deserialize))]
 pub struct Layout {
     /// Element type.
-    #[serde(with = "json::dtype")]
+    #[cfg_attr(feature = "serde", serde(with = "json::dtype"))]
     pub dtype: DType,
     /// Sizes.
     pub shape: SmallVec<[u64; 4]>,
@@ -109,7 +121,8 @@ pub struct Layout {
 }
 
 /// A tensor in a buffer.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[cfg_attr(feature = "serde", derive(Serialize, Deserialize))]
 pub struct View {
     /// Where it is.
     pub buffer: BufferId,
@@ -118,12 +131,13 @@ pub struct View {
     /// Bytes from the start of the buffer to the first element.
     pub offset: u64,
     /// Added to the offset once for each rank before this one in the buffer's group.
-    #[serde(default, skip_serializing_if = "json::is_zero")]
+    #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "json::is_zero"))]
     pub rank_bytes: u64,
 }
 
 /// A dense range of bytes.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[cfg_attr(feature = "serde", derive(Serialize, Deserialize))]
 pub struct Range {
     /// Where it is.
     pub buffer: BufferId,
@@ -132,13 +146,14 @@ pub struct Range {
     /// Length in bytes.
     pub bytes: u64,
     /// Added to the offset once for each rank before this one in the buffer's group.
-    #[serde(default, skip_serializing_if = "json::is_zero")]
+    #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "json::is_zero"))]
     pub rank_bytes: u64,
 }
 
 /// What runs one after the other, in issue order.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[cfg_attr(feature = "serde", derive(Serialize, Deserialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 pub enum Stream {
     /// Everything that is no collective.
     Compute,
@@ -147,7 +162,8 @@ pub enum Stream {
 }
 
 /// Elements of `from`, in row-major order, into `to`, which has the same shape; converted where the dtypes differ.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[cfg_attr(feature = "serde", derive(Serialize, Deserialize))]
 pub struct Segment {
     /// Read.
     pub from: View,
@@ -156,25 +172,27 @@ pub struct Segment {
 }
 
 /// Segments that move at once, in any order: no segment reads what another writes.
-#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+#[cfg_attr(feature = "serde", derive(Serialize, Deserialize))]
 pub struct Moves {
     /// What is copied.
     pub segments: Vec<Segment>,
     /// What is filled with zeros: padding, so that nothing unset is ever sent or reduced.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "Vec::is_empty"))]
     pub zeros: Vec<Range>,
 }
 
 /// What a collective does.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[cfg_attr(feature = "serde", derive(Serialize, Deserialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 pub enum CommOp {
     /// Each rank's send range, in rank order.
     AllGather,
     /// This rank's part of the reduced send range.
-    ReduceScatter(#[serde(with = "json::reduce_op")] ReduceOp),
+    ReduceScatter(#[cfg_attr(feature = "serde", serde(with = "json::reduce_op"))] ReduceOp),
     /// The reduced range, in place.
-    AllReduce(#[serde(with = "json::reduce_op")] ReduceOp),
+    AllReduce(#[cfg_attr(feature = "serde", serde(with = "json::reduce_op"))] ReduceOp),
     /// The root's range, in place.
     Broadcast {
         /// The root, as the graph numbers it.
@@ -183,7 +201,7 @@ pub enum CommOp {
     /// The reduced range on the root, in place; elsewhere the range stays as it is.
     Reduce {
         /// How ranks combine.
-        #[serde(with = "json::reduce_op")]
+        #[cfg_attr(feature = "serde", serde(with = "json::reduce_op"))]
         op: ReduceOp,
         /// The root, as the graph numbers it.
         root: u32,
@@ -215,8 +233,9 @@ pub enum CommOp {
 }
 
 /// How a collective travels.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[cfg_attr(feature = "serde", derive(Serialize, Deserialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 pub enum Path {
     /// The backend's collective, on the group's stream, with a [`StepKind::Wait`].
     Normal,
@@ -225,7 +244,8 @@ pub enum Path {
 }
 
 /// One tensor of a collective.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[cfg_attr(feature = "serde", derive(Serialize, Deserialize))]
 pub struct Part {
     /// Elements in the send range of each rank ([`CommOp::Recv`]: in the receive range).
     pub count: u64,
@@ -237,37 +257,40 @@ pub struct Part {
 }
 
 /// A collective. Several parts are one grouped launch.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[cfg_attr(feature = "serde", derive(Serialize, Deserialize))]
 pub struct Collective {
     /// What it does.
     pub op: CommOp,
     /// Index into [`Program::groups`].
     pub group: u32,
     /// Element type; of [`CommOp::Barrier`], `u8`.
-    #[serde(with = "json::dtype")]
+    #[cfg_attr(feature = "serde", serde(with = "json::dtype"))]
     pub dtype: DType,
     /// How it travels.
     pub path: Path,
     /// Collectives of the source that were merged into it, by name; none if it is one of them itself.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "Vec::is_empty"))]
     pub members: Vec<Box<str>>,
     /// Its tensors, in order.
     pub parts: Vec<Part>,
 }
 
 /// An operator and its arguments, with holes for the operands.
-#[derive(Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+#[cfg_attr(feature = "serde", derive(Serialize, Deserialize))]
 pub struct CallForm {
     /// `aten.mm.default`.
     pub target: Box<str>,
     /// As the graph has them.
-    #[serde(with = "json::args")]
+    #[cfg_attr(feature = "serde", serde(with = "json::args"))]
     pub args: Args,
 }
 
 /// What a compute step is given.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[cfg_attr(feature = "serde", derive(Serialize, Deserialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 pub enum Operand {
     /// A tensor.
     Tensor(View),
@@ -280,8 +303,9 @@ pub enum Operand {
 }
 
 /// What a compute step makes.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[cfg_attr(feature = "serde", derive(Serialize, Deserialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 pub enum Made {
     /// Nothing beside what it writes.
     Nothing,
@@ -294,14 +318,15 @@ pub enum Made {
 }
 
 /// A call of an operator.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[cfg_attr(feature = "serde", derive(Serialize, Deserialize))]
 pub struct Compute {
     /// Index into [`Program::calls`].
     pub call: u32,
     /// What fills the holes.
     pub operands: SmallVec<[Operand; 2]>,
     /// Operands that are overwritten, by index.
-    #[serde(default, skip_serializing_if = "SmallVec::is_empty")]
+    #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "SmallVec::is_empty"))]
     pub writes: SmallVec<[u32; 1]>,
     /// What it makes.
     pub made: Made,
@@ -309,12 +334,13 @@ pub struct Compute {
 
 /// Runs one of several programs, each of a graph that the node calls: the branches of `cond`, the body of
 /// `invoke_subgraph`. What it is given is copied in, and what it makes is copied out.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[cfg_attr(feature = "serde", derive(Serialize, Deserialize))]
 pub struct Run {
     /// Indexes into [`Program::bodies`]: one, or two of which `pick` says which.
     pub bodies: SmallVec<[u32; 2]>,
     /// A tensor of one element, or another value: the first body runs if it is true, the second if not.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "Option::is_none"))]
     pub pick: Option<Operand>,
     /// The inputs of each body, in order.
     pub given: Vec<Operand>,
@@ -323,7 +349,8 @@ pub struct Run {
 }
 
 /// A graph that the program calls.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[cfg_attr(feature = "serde", derive(Serialize, Deserialize))]
 pub struct Body {
     /// The attribute that holds it: `self.true_graph_0`.
     pub target: Box<str>,
@@ -332,8 +359,9 @@ pub struct Body {
 }
 
 /// What a step does.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[cfg_attr(feature = "serde", derive(Serialize, Deserialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 pub enum StepKind {
     /// Into a comm buffer.
     Pack(Moves),
@@ -352,21 +380,23 @@ pub enum StepKind {
 }
 
 /// One step. Steps of one stream run in order; between streams only `after` orders them.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[cfg_attr(feature = "serde", derive(Serialize, Deserialize))]
 pub struct Step {
     /// Name of the graph's node that it is for.
     pub node: Box<str>,
     /// Where it runs.
     pub stream: Stream,
     /// Earlier steps of other streams that have to be done.
-    #[serde(default, skip_serializing_if = "SmallVec::is_empty")]
+    #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "SmallVec::is_empty"))]
     pub after: SmallVec<[StepId; 1]>,
     /// What it does.
     pub kind: StepKind,
 }
 
 /// Ranks that communicate.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[cfg_attr(feature = "serde", derive(Serialize, Deserialize))]
 pub struct Group {
     /// Its name in the graph.
     pub name: Box<str>,
@@ -377,7 +407,8 @@ pub struct Group {
 }
 
 /// What the caller gives.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[cfg_attr(feature = "serde", derive(Serialize, Deserialize))]
 pub struct Input {
     /// Name of the input.
     pub name: Box<str>,
@@ -386,17 +417,19 @@ pub struct Input {
 }
 
 /// What the caller gets.
-#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+#[cfg_attr(feature = "serde", derive(Serialize, Deserialize))]
 pub struct Outputs {
     /// The structure, with holes for the values.
-    #[serde(with = "json::args")]
+    #[cfg_attr(feature = "serde", serde(with = "json::args"))]
     pub args: Args,
     /// The values.
     pub values: Vec<Operand>,
 }
 
 /// See the module docs.
-#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+#[cfg_attr(feature = "serde", derive(Serialize, Deserialize))]
 pub struct Program {
     /// The graph's name.
     pub name: String,
@@ -415,7 +448,7 @@ pub struct Program {
     /// Operators with arguments.
     pub calls: Vec<CallForm>,
     /// Graphs that it calls.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "Vec::is_empty"))]
     pub bodies: Vec<Body>,
     /// Memory.
     pub buffers: Vec<Buffer>,

@@ -37,6 +37,7 @@ struct Parser<'a> {
 }
 
 /// Reads an argument list on its own.
+#[cfg(feature = "serde")]
 pub(super) fn arguments(text: &str) -> Result<Args> {
     let mut parser = Parser::new(text);
     let args = parser.args(Token::End, 0)?;

@@ -1,7 +1,11 @@
 //! Calls and their arguments, operators and collectives.
 
-use super::lex::{Lexer, Token, is_name, unquote};
-use super::normal::{SAID, renumber};
+#[cfg(feature = "serde")]
+use super::lex::Lexer;
+use super::lex::{Token, is_name, unquote};
+use super::normal::SAID;
+#[cfg(feature = "serde")]
+use super::normal::renumber;
 use super::parse::Parser;
 use super::{MAX_DEPTH, TextError};
 use crate::ir::args::{Arg, Args};
@@ -98,6 +102,7 @@ pub(super) fn constant(word: &str) -> Option<Arg> {
 
 impl<'a> Parser<'a> {
     /// Reads an argument list without its parentheses. For other formats that hold argument lists as text.
+    #[cfg(feature = "serde")]
     pub(in crate::ir) fn read_args(&mut self, text: &'a str) -> Result<(Args, Vec<NodeId>)> {
         self.lex = Lexer::new(text);
         self.lex.nested = 1;

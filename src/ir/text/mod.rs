@@ -13,8 +13,11 @@ pub use normal::{normalize, normalize_collective_args};
 pub use parse::parse;
 pub use print::print;
 
+#[cfg(feature = "serde")]
 pub(super) use lex::is_name;
+#[cfg(feature = "serde")]
 pub(super) use parse::Parser;
+#[cfg(feature = "serde")]
 pub(super) use print::Printer;
 
 /// Deepest nesting of calls, lists and regions.

@@ -210,6 +210,7 @@ impl<'g> Printer<'g> {
     }
 
     /// A node's arguments without parentheses.
+    #[cfg(feature = "serde")]
     pub(in crate::ir) fn args_text(&mut self, id: NodeId) -> String {
         let whole = std::mem::take(&mut self.out);
         self.args(self.graph.args_of(id), self.graph.operands(id));

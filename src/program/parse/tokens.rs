@@ -75,12 +75,12 @@ impl Parser<'_> {
             match byte {
                 b'\\' => end += 2,
                 b'"' => {
-                    return match serde_json::from_str(&rest[..=end]) {
-                        Ok(text) => {
+                    return match crate::program::quoted::unquote(&rest[..=end]) {
+                        Some(text) => {
                             self.at += end + 1;
                             Ok(Token::Str(text))
                         }
-                        Err(_) => self.expected("a string with a wrong escape", "escapes as in JSON"),
+                        None => self.expected("a string with a wrong escape", "escapes as in JSON"),
                     };
                 }
                 _ => end += 1,
