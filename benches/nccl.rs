@@ -8,16 +8,12 @@
 
 #![expect(unsafe_code, reason = "calls C as our layers do, to compare with")]
 
-#[path = "../tests/fakegpu/mod.rs"]
-mod fakegpu;
-
 use bucketeer::ir::{DType, GlobalRank, ReduceOp};
-use bucketeer_comm::nccl::{NcclOptions, NcclRank};
-use bucketeer_comm::store::MemoryStore;
-use bucketeer_comm::{Arena, Backend, Call, CallOptions, Group, Op, Operands, Work};
-use bucketeer_cuda::nccl::{Comm, InitOptions};
-use bucketeer_cuda::{Context, DeviceBuffer, Event, Stream};
-use fakegpu::{Session, session};
+use bucketeer::runtime::cuda::{Context, DeviceBuffer, Event, Stream};
+use bucketeer::runtime::nccl::{Comm, InitOptions, NcclOptions, NcclRank};
+use bucketeer::runtime::store::MemoryStore;
+use bucketeer::runtime::{Arena, Backend, Call, CallOptions, Group, Op, Operands, Work};
+use kit::fakegpu::{Session, session};
 use std::ffi::{c_int, c_void};
 use std::sync::Arc;
 use std::time::Instant;
@@ -49,7 +45,7 @@ impl Raw {
         // SAFETY: the library's start-up code is that of Rust's standard library; functions have the types of `nccl.h`
         // and `cuda.h`, and are used while the library is loaded: it is never unloaded.
         unsafe {
-            let library = Box::leak(Box::new(libloading::Library::new(fakegpu::path()).expect("the fake loads")));
+            let library = Box::leak(Box::new(libloading::Library::new(kit::fakegpu::path()).expect("the fake loads")));
             macro_rules! function {
                 ($name:literal) => {
                     *library.get(concat!($name, "\0")).expect("the fake has it")

@@ -3,11 +3,7 @@
 //!
 //! `cargo bench --bench stress` runs with 20 seeds; `cargo bench --bench stress -- 200 7` with 200 from 7 on.
 
-#[path = "../tests/collective/mod.rs"]
-mod collective;
-#[path = "../tests/stress/mod.rs"]
-mod stress;
-
+use kit::stress;
 use std::time::{Duration, Instant};
 
 fn main() {

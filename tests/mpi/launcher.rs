@@ -66,14 +66,14 @@ pub fn under_mpirun(task: &str, ranks: u32) -> Ran {
         return Ran(None);
     };
     let mut command = Command::new(name);
-    command.args(options).args(["-n", &ranks.to_string()]).arg(std::env::current_exe().expect("a test has a path"));
-    command.args(["--exact", "rank", "--nocapture"]);
+    command.args(options).args(["-n", &ranks.to_string()]);
+    let again = kit::again("mpi", "rank");
+    command.arg(again.get_program()).args(again.get_args());
     Ran(Some(run(command, task)))
 }
 
 /// The task in a process that `mpirun` does not start.
 pub fn alone(task: &str) -> Run {
-    let mut command = Command::new(std::env::current_exe().expect("a test has a path"));
-    command.args(["--exact", "rank", "--nocapture"]);
+    let command = kit::again("mpi", "rank");
     run(command, task)
 }

@@ -1,15 +1,15 @@
 //! What calls and programs make.
 
-use crate::collective::{Case, Kind, Random, cases, ranks, run_cases};
 use bucketeer::ir::text::parse;
 use bucketeer::ir::{DType, GlobalRank, GroupRank, ReduceOp};
 use bucketeer::passes::Pipeline;
 use bucketeer::passes::lowering::{LowerOptions, lower};
 use bucketeer::program::Program;
-use bucketeer_comm::local::{LocalOptions, run};
-use bucketeer_comm::mpi::MpiRank;
-use bucketeer_comm::{Backend, Call, CallOptions, CommError, Group, Operands, Reduction};
-use bucketeer_exec::{Executor, Reference, Run, seeded_inputs};
+use bucketeer::runtime::executor::{Executor, Reference, Run, seeded_inputs};
+use bucketeer::runtime::local::{LocalOptions, run};
+use bucketeer::runtime::mpi::MpiRank;
+use bucketeer::runtime::{Backend, Call, CallOptions, CommError, Group, Operands, Reduction};
+use kit::collective::{Case, Kind, Random, cases, ranks, run_cases};
 
 fn check(rank: &MpiRank, group: &Group, cases: &[Case], coalesced: bool) {
     let (place, size) = (group.rank().0 as usize, group.size());

@@ -1,6 +1,6 @@
 //! What fuzzing checks: functions that take any bytes and panic where the library breaks a promise.
 //!
-//! The targets in `fuzz/` and the tests `tests/fuzz_smoke.rs` and `tests/fuzz_prove.rs` call them. Each returns whether
+//! The targets in `fuzz/` and the tests `tests/check/fuzz_smoke.rs` and `tests/check/fuzz_prove.rs` call them. Each returns whether
 //! the input was accepted, so that a test can tell whether it reaches past the reader.
 
 mod choices;

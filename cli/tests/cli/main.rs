@@ -1,0 +1,21 @@
+//! The command line: the real binary, in folders of its own.
+
+mod bad_input;
+mod convert;
+mod export;
+mod hlo;
+mod launch;
+mod lower;
+mod options;
+mod output;
+mod pictures;
+mod reading;
+mod rewrite;
+mod run;
+mod run_files;
+mod run_found;
+mod run_nccl;
+mod stablehlo;
+mod support;
+mod together;
+mod verify;

@@ -1,0 +1,24 @@
+//! What is merged, and what a rewritten graph looks like.
+
+mod cases;
+mod draw;
+mod faults;
+mod found;
+mod fresh;
+mod hlo_jax;
+mod hlo_rewrite;
+mod hlo_schedule;
+mod merging;
+mod oracle;
+mod order_kept;
+mod parity;
+mod plan;
+mod properties;
+mod regressions;
+mod snapshots;
+mod table;
+mod together;
+mod wait_lists;
+mod xla_facts;
+mod xla_golden;
+mod xla_oracle;
