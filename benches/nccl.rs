@@ -9,10 +9,11 @@
 #![expect(unsafe_code, reason = "calls C as our layers do, to compare with")]
 
 use bucketeer::ir::{DType, GlobalRank, ReduceOp};
-use bucketeer::runtime::cuda::{Context, DeviceBuffer, Event, Stream};
-use bucketeer::runtime::nccl::{Comm, InitOptions, NcclOptions, NcclRank};
-use bucketeer::runtime::store::MemoryStore;
-use bucketeer::runtime::{Arena, Backend, Call, CallOptions, Group, Op, Operands, Work};
+use bucketeer_comm::nccl::{NcclOptions, NcclRank};
+use bucketeer_comm::store::MemoryStore;
+use bucketeer_comm::{Arena, Backend, Call, CallOptions, Group, Op, Operands, Work};
+use bucketeer_cuda::nccl::{Comm, InitOptions};
+use bucketeer_cuda::{Context, DeviceBuffer, Event, Stream};
 use kit::fakegpu::{Session, session};
 use std::ffi::{c_int, c_void};
 use std::sync::Arc;

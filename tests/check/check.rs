@@ -3,6 +3,7 @@
 use bucketeer::check::{Options, Proof, Verdict, What, prove, prove_with};
 use bucketeer::ir::Graph;
 use bucketeer::passes::Pipeline;
+use bucketeer_formats::fx::FxText;
 use kit::files;
 use std::path::{Path, PathBuf};
 

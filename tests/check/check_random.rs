@@ -4,6 +4,7 @@ use bucketeer::check::{Options, Verdict, prove, prove_with};
 use bucketeer::ir::Graph;
 use bucketeer::ir::text::print;
 use bucketeer::passes::Pipeline;
+use bucketeer_fuzzing::grow::GraphOptions;
 use kit::random::{graph_strategy, graph_strategy_with};
 use proptest::prelude::*;
 

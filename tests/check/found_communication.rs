@@ -7,6 +7,7 @@ use bucketeer::ir::{Dependencies, Graph, verify};
 use bucketeer::passes::bucketing::{BucketKind, BucketOptions, Decision, Reason, plan};
 use bucketeer::passes::select::Caps;
 use bucketeer::passes::{Pipeline, TogetherError};
+use bucketeer_formats::{Document, GroupsFile};
 
 const DEFAULT: &str = "bucket-reduce-scatter,bucket-all-reduce,bucket-all-gather";
 

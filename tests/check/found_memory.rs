@@ -4,6 +4,8 @@
 use bucketeer::check::{Assumption, Verdict, prove};
 use bucketeer::ir::{Graph, verify};
 use bucketeer::passes::Pipeline;
+use bucketeer_formats::fx::FxText;
+use bucketeer_formats::hlo;
 use std::path::PathBuf;
 
 fn path(name: &str) -> PathBuf {

@@ -5,6 +5,7 @@ use bucketeer::check::{Verdict, prove};
 use bucketeer::ir::Graph;
 use bucketeer::ir::text::parse;
 use bucketeer::passes::Pipeline;
+use bucketeer_formats::Document;
 
 fn document(file: &str) -> Document {
     let path = kit::root().join("tests/found").join(file);

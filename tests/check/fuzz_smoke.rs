@@ -2,10 +2,10 @@
 //!
 //! `BUCKETEER_FUZZ=20` makes every test run 20 times as many.
 
-use bucketeer::fuzzing;
-use bucketeer::fuzzing::grow::{GraphOptions, grow};
 use bucketeer::ir::json::to_json;
 use bucketeer::ir::text;
+use bucketeer_fuzzing as fuzzing;
+use bucketeer_fuzzing::grow::{GraphOptions, grow};
 use kit::files;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 

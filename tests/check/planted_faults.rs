@@ -2,6 +2,7 @@
 //! `cargo test --test check planted_faults -- --nocapture` prints the table of faults and what was said.
 
 use bucketeer::check::{Options, Verdict, prove_with};
+use bucketeer_eval::{EvalError, compare};
 use kit::files;
 use kit::planted::{FAULTS, Fault, Pair, Values, pairs, with_planted};
 

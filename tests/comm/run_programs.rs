@@ -1,14 +1,14 @@
 //! Programs run on ranks as threads make what the evaluator makes of their graphs, bit for bit.
 
-use bucketeer::check::eval::{EvalOptions, Output, RankOutputs, evaluate, shrink};
-use bucketeer::fuzzing::grow::GraphOptions;
 use bucketeer::ir::text::{parse, print};
 use bucketeer::ir::{GlobalRank, Graph};
 use bucketeer::passes::Pipeline;
 use bucketeer::passes::lowering::{LowerError, LowerOptions, lower};
-use bucketeer::runtime::Backend;
-use bucketeer::runtime::executor::{Executor, Reference, Run, RunError, seeded_inputs, world_size};
-use bucketeer::runtime::local::{LocalOptions, run};
+use bucketeer_comm::Backend;
+use bucketeer_comm::local::{LocalOptions, run};
+use bucketeer_eval::{EvalOptions, Output, RankOutputs, evaluate, shrink};
+use bucketeer_exec::{Executor, Reference, Run, RunError, seeded_inputs, world_size};
+use bucketeer_fuzzing::grow::GraphOptions;
 use kit::files;
 use kit::random::graph_strategy_with;
 use proptest::prelude::*;

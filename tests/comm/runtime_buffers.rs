@@ -1,8 +1,8 @@
 //! Comm buffers in flight: nobody may fill, read or lose what a collective uses.
 
 use bucketeer::ir::GlobalRank;
-use bucketeer::runtime::local::{LocalOptions, run};
-use bucketeer::runtime::{Arena, Backend, BufferError, CommError};
+use bucketeer_comm::local::{LocalOptions, run};
+use bucketeer_comm::{Arena, Backend, BufferError, CommError};
 use kit::stress::{MEMBERS, fill, refill, reuse, sum};
 use std::sync::Barrier;
 use std::time::Duration;

@@ -1,9 +1,9 @@
 //! One suite of collective cases on every backend, over 1, 2, 3, 4 and 8 ranks, against a plain reference.
 
 use bucketeer::ir::{DType, GlobalRank, GroupRank, ReduceOp};
-use bucketeer::runtime::fake::FakeRank;
-use bucketeer::runtime::local::{LocalOptions, run};
-use bucketeer::runtime::{Backend, CallOptions, CommError, Operands, Reduction};
+use bucketeer_comm::fake::FakeRank;
+use bucketeer_comm::local::{LocalOptions, run};
+use bucketeer_comm::{Backend, CallOptions, CommError, Operands, Reduction};
 use kit::collective::{Case, Kind, Random, cases, ranks, run_cases};
 use std::time::Duration;
 

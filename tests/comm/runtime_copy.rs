@@ -1,9 +1,9 @@
 //! Copies of strided, converted elements give what a slow obvious loop gives, and touch nothing else.
 
-use bucketeer::check::eval::num;
 use bucketeer::ir::DType;
 use bucketeer::program::Layout;
-use bucketeer::runtime::executor::{CopyError, copy_elements};
+use bucketeer_exec::{CopyError, copy_elements};
+use bucketeer_types::{class, num};
 use kit::collective::Random;
 use proptest::prelude::*;
 

@@ -1,8 +1,8 @@
 //! What goes wrong around a store over TCP: who is not let in, and who goes.
 
 use bucketeer::ir::GlobalRank;
-use bucketeer::runtime::Fate;
-use bucketeer::runtime::store::{JoinOptions, Secret, ServerOptions, Store, StoreError, StoreServer, TcpStore};
+use bucketeer_comm::Fate;
+use bucketeer_comm::store::{JoinOptions, Secret, ServerOptions, Store, StoreError, StoreServer, TcpStore};
 use kit::stores::{LONG, SHORT, empty_proof, frame, hello, join_all, open, rank_of, read_to_end, silent_rank, until};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};

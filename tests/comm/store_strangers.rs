@@ -1,9 +1,9 @@
 //! Who sends a store what makes no sense, or too much, does not hold up the others.
 
-use bucketeer::fuzzing;
 use bucketeer::ir::GlobalRank;
-use bucketeer::runtime::Fate;
-use bucketeer::runtime::store::{ServerOptions, Store, TcpStore};
+use bucketeer_comm::Fate;
+use bucketeer_comm::store::{ServerOptions, Store, TcpStore};
+use bucketeer_fuzzing as fuzzing;
 use kit::stores::{LONG, SHORT, frame, hello, join_all, open, rank_of, read_to_end, silent_rank, until};
 use proptest::prelude::*;
 use std::io::{Read, Write};

@@ -2,7 +2,7 @@
 
 use crate::{alone, entries, resident_kib};
 use bucketeer::ir::GlobalRank;
-use bucketeer::runtime::Backend;
+use bucketeer_comm::Backend;
 use kit::fakegpu::{Session, session};
 use kit::nccl_threads::{self, options, reduce};
 use std::time::Instant;

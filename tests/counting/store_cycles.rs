@@ -1,7 +1,7 @@
 //! Stores that are opened and closed again leave nothing behind.
 
 use crate::{alone, entries, resident_kib};
-use bucketeer::runtime::store::{ServerOptions, Store};
+use bucketeer_comm::store::{ServerOptions, Store};
 use kit::stores::{join_all, open};
 use std::time::Instant;
 

@@ -1,9 +1,9 @@
 //! The reference evaluator on real graphs: each runs on all its ranks, and computes the same after every rewrite.
 
-use bucketeer::check::eval::{Difference, EvalOptions, Scaling, compare, evaluate, shrink};
-use bucketeer::formats::fx::FxText;
 use bucketeer::ir::Graph;
 use bucketeer::passes::Pipeline;
+use bucketeer_eval::{Difference, EvalOptions, Scaling, compare, evaluate, shrink};
+use bucketeer_formats::fx::FxText;
 use kit::files;
 use kit::planted;
 use std::path::{Path, PathBuf};

@@ -1,7 +1,5 @@
 //! Random graphs are evaluated, and compute the same after every rewrite.
 
-use bucketeer::check::eval::{EvalOptions, compare, evaluate};
-use bucketeer::fuzzing::grow::{GraphOptions, RANKS};
 use bucketeer::ir::text::print;
 use bucketeer::passes::Pipeline;
 use bucketeer_eval::{EvalOptions, compare, evaluate};

@@ -1,11 +1,11 @@
 //! Large graphs scaled down: what sizes become, what is refused, and that faults still show.
 
-use bucketeer::check::eval::{Difference, EvalOptions, ShrinkError, Shrunk, compare, evaluate, shrink};
-use bucketeer::formats::fx::FxText;
-use bucketeer::fuzzing::grow::GraphOptions;
 use bucketeer::ir::Graph;
 use bucketeer::ir::text::{parse, print};
 use bucketeer::passes::Pipeline;
+use bucketeer_eval::{Difference, EvalOptions, ShrinkError, Shrunk, compare, evaluate, shrink};
+use bucketeer_formats::fx::FxText;
+use bucketeer_fuzzing::grow::GraphOptions;
 use kit::files;
 use kit::planted;
 use proptest::prelude::*;

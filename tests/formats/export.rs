@@ -4,6 +4,7 @@ use crate::zip;
 use bucketeer::check::{Options, prove_with};
 use bucketeer::ir::Graph;
 use bucketeer::passes::Pipeline;
+use bucketeer_formats::{ConvertError, Document, Format};
 use kit::files;
 use std::collections::BTreeMap;
 use std::path::PathBuf;

@@ -3,9 +3,9 @@
 
 use crate::zip;
 use crate::zip::Method::{Deflated, Stored};
-use bucketeer::formats::{Document, Format, ReadError};
 use bucketeer::ir::Graph;
 use bucketeer::passes::Pipeline;
+use bucketeer_formats::{Document, Format, ReadError};
 use kit::files;
 use proptest::prelude::*;
 

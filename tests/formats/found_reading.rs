@@ -2,6 +2,7 @@
 
 use bucketeer::ir::optable::{self, Alias, Fence};
 use bucketeer::ir::{Graph, NodeId, verify};
+use bucketeer_formats::fx::{FxText, print_fresh};
 
 fn found(name: &str) -> Vec<u8> {
     let path = kit::root().join("tests/found").join(name);

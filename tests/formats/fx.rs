@@ -1,6 +1,7 @@
 //! FX text: real graphs come back byte for byte, and changes show where they were made and nowhere else.
 
 use bucketeer::ir::{Graph, NodeId, Op, verify};
+use bucketeer_formats::fx::{FxText, print_fresh};
 use kit::files;
 use std::path::PathBuf;
 

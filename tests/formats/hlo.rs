@@ -1,7 +1,7 @@
 //! HLO text: read, and printed back byte for byte.
 
-use bucketeer::formats::{Document, Format};
 use bucketeer::ir::{Graph, Op, RegionKind, text, verify};
+use bucketeer_formats::{Document, Format};
 use kit::files;
 use std::path::Path;
 

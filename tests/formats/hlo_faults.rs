@@ -1,6 +1,6 @@
 //! HLO text that is no HLO text: one error, with its place, and nothing is made before the check.
 
-use bucketeer::formats::{Document, Place, ReadError};
+use bucketeer_formats::{Document, Place, ReadError};
 use kit::files;
 use proptest::prelude::*;
 

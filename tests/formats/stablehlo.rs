@@ -1,6 +1,6 @@
 //! StableHLO of real steps.
 
-use bucketeer::formats::stablehlo::{collectives, is_stablehlo};
+use bucketeer_formats::stablehlo::{collectives, is_stablehlo};
 use kit::files;
 
 /// Files, with how many collectives `grep` finds in each.

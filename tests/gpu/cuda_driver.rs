@@ -2,8 +2,8 @@
 
 #![expect(unsafe_code, reason = "launches and raw handles; each says why it may")]
 
-use bucketeer::runtime::cuda::nvrtc::{Nvrtc, Request};
-use bucketeer::runtime::cuda::{
+use bucketeer_cuda::nvrtc::{Nvrtc, Request};
+use bucketeer_cuda::{
     Arch, Arg, Context, CudaError, DeviceBuffer, Driver, Event, Function, Image, ImageKind, Launch, PinnedBuffer,
     Stream,
 };

@@ -2,8 +2,8 @@
 
 #![expect(unsafe_code, reason = "stale memory on purpose; says why it may")]
 
-use bucketeer::runtime::cuda::nvrtc::{Nvrtc, Request};
-use bucketeer::runtime::cuda::{CudaError, DeviceBuffer, Driver, ImageKind};
+use bucketeer_cuda::nvrtc::{Nvrtc, Request};
+use bucketeer_cuda::{CudaError, DeviceBuffer, Driver, ImageKind};
 use kit::fakegpu;
 use kit::fakegpu::adding::{SOURCE, add, bytes, error_of, kernel};
 use kit::fakegpu::session;
@@ -107,8 +107,8 @@ fn symbols(table: &'static str) -> impl Iterator<Item = &'static str> {
     lines.filter_map(|line| line.trim().split_once('(').map(|(name, _)| name))
 }
 
-const DRIVER_TABLE: &str = include_str!("../../src/runtime/cuda/sys/driver.rs");
-const NVRTC_TABLE: &str = include_str!("../../src/runtime/cuda/sys/nvrtc.rs");
+const DRIVER_TABLE: &str = include_str!("../../crates/cuda/src/sys/driver.rs");
+const NVRTC_TABLE: &str = include_str!("../../crates/cuda/src/sys/nvrtc.rs");
 
 #[test]
 fn a_fault_of_any_call_is_an_error_that_names_it_and_leaks_nothing() {

@@ -8,8 +8,8 @@ use bucketeer::ir::DType;
 use bucketeer::passes::Pipeline;
 use bucketeer::passes::lowering::{LowerOptions, lower};
 use bucketeer::program::Program;
-use bucketeer::runtime::cuda::nvrtc::{Nvrtc, Request};
-use bucketeer::runtime::cuda::{Arch, ImageKind};
+use bucketeer_cuda::nvrtc::{Nvrtc, Request};
+use bucketeer_cuda::{Arch, ImageKind};
 use kit::files;
 use std::io::Write as _;
 

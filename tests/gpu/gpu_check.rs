@@ -1,6 +1,6 @@
 //! `scripts/gpu-check` works on the fake GPU, and says so where there is none.
 
-use bucketeer::runtime::store::{ServerOptions, StoreServer};
+use bucketeer_comm::store::{ServerOptions, StoreServer};
 use kit::fakegpu;
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};

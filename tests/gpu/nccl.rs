@@ -1,9 +1,9 @@
 //! NCCL's calls on the fake one: every call over one to four ranks against the plain reference of `collective`.
 
 use bucketeer::ir::{DType, ReduceOp};
-use bucketeer::runtime::Reduction;
-use bucketeer::runtime::cuda::{Context, DeviceBuffer, Stream};
-use bucketeer::runtime::nccl::{Comm, InitOptions, NcclError};
+use bucketeer_comm::Reduction;
+use bucketeer_cuda::nccl::{Comm, InitOptions, NcclError};
+use bucketeer_cuda::{Context, DeviceBuffer, Stream};
 use kit::collective::{Case, Kind, reductions};
 use kit::fakegpu::{Session, session};
 use std::time::Duration;

@@ -1,9 +1,9 @@
 //! The backend `nccl` on the fake GPU library, with ranks as threads: it computes what the local one does.
 
 use bucketeer::ir::{DType, GlobalRank, GroupRank, ReduceOp};
-use bucketeer::runtime::nccl::{NcclOptions, NcclRank};
-use bucketeer::runtime::store::{MemoryStore, Store};
-use bucketeer::runtime::{Arena, Backend, BufferError, Call, CallOptions, CommError, Operands};
+use bucketeer_comm::nccl::{NcclOptions, NcclRank};
+use bucketeer_comm::store::{MemoryStore, Store};
+use bucketeer_comm::{Arena, Backend, BufferError, Call, CallOptions, CommError, Operands};
 use kit::collective::{Case, cases_of, nccl_kinds, ranks, run_cases};
 use kit::fakegpu::{Session, session};
 use std::sync::Arc;

@@ -2,9 +2,9 @@
 //! connects, while NCCL is in a call, and for groups that were never used. The flight record has what was said.
 
 use bucketeer::ir::{DType, GlobalRank, ReduceOp};
-use bucketeer::runtime::nccl::{NcclOptions, NcclRank};
-use bucketeer::runtime::store::{MemoryStore, Store, StoreError};
-use bucketeer::runtime::{Announced, Backend, BufferError, Call, CallOptions, CommError, Fate, Operands, Outline};
+use bucketeer_comm::nccl::{NcclOptions, NcclRank};
+use bucketeer_comm::store::{MemoryStore, Store, StoreError};
+use bucketeer_comm::{Announced, Backend, BufferError, Call, CallOptions, CommError, Fate, Operands, Outline};
 use kit::collective::ranks;
 use kit::fakegpu::session;
 use kit::nccl_threads::{LIMIT, Meet, flight_record, folder, options, reduce, run, words};

@@ -2,9 +2,9 @@
 //! error that names who is at fault, on all ranks, and so does the flight record.
 
 use bucketeer::ir::{DType, GlobalRank, GroupRank, ReduceOp};
-use bucketeer::runtime::nccl::{NcclOptions, NcclRank};
-use bucketeer::runtime::store::MemoryStore;
-use bucketeer::runtime::{Announced, Backend, Call, CallOptions, CommError, Fate, Group, Op, Operands, Outline};
+use bucketeer_comm::nccl::{NcclOptions, NcclRank};
+use bucketeer_comm::store::MemoryStore;
+use bucketeer_comm::{Announced, Backend, Call, CallOptions, CommError, Fate, Group, Op, Operands, Outline};
 use kit::fakegpu::{Session, session};
 use kit::nccl_threads::{self, Meet, flight_record, folder, options, reduce, words};
 use std::time::Duration;

@@ -1,9 +1,9 @@
 //! What a launch on NCCL asks of the driver, beside the launch.
 
 use bucketeer::ir::{DType, GlobalRank, ReduceOp};
-use bucketeer::runtime::nccl::{NcclOptions, NcclRank};
-use bucketeer::runtime::store::MemoryStore;
-use bucketeer::runtime::{Arena, Backend, Call, CallOptions, Op, Operands, Work};
+use bucketeer_comm::nccl::{NcclOptions, NcclRank};
+use bucketeer_comm::store::MemoryStore;
+use bucketeer_comm::{Arena, Backend, Call, CallOptions, Op, Operands, Work};
 use kit::fakegpu::{Session, session};
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,9 +1,9 @@
 //! What goes wrong between ranks, on the fake NCCL: each ends in an error that says what, and none in a hang.
 
 use bucketeer::ir::{DType, ReduceOp};
-use bucketeer::runtime::Reduction;
-use bucketeer::runtime::cuda::{DeviceBuffer, Stream};
-use bucketeer::runtime::nccl::{Comm, InitOptions, Nccl, NcclError, NcclResult};
+use bucketeer_comm::Reduction;
+use bucketeer_cuda::nccl::{Comm, InitOptions, Nccl, NcclError, NcclResult};
+use bucketeer_cuda::{DeviceBuffer, Stream};
 use kit::fakegpu::{self, Session, session};
 use std::error::Error;
 use std::path::{Path, PathBuf};
@@ -309,7 +309,7 @@ fn everything(session: &Session, options: &InitOptions) -> Result<(), Box<dyn Er
     Ok(())
 }
 
-const TABLE: &str = include_str!("../../src/runtime/nccl/sys/nccl.rs");
+const TABLE: &str = include_str!("../../crates/cuda/src/nccl/sys/nccl.rs");
 
 /// The functions of the table in `sys`, in its order, with the version that brought those that may be missing.
 fn symbols() -> Vec<(&'static str, Option<i32>)> {

@@ -4,7 +4,7 @@
 //! Where it is not installed this says that it skips; with `BUCKETEER_REQUIRE_NCCL` set it fails. The Python package
 //! `nvidia-nccl-cu13` (or `-cu12`) has it.
 
-use bucketeer::runtime::nccl::{InitOptions, Nccl, NcclError, NcclResult};
+use bucketeer_cuda::nccl::{InitOptions, Nccl, NcclError, NcclResult};
 use kit::fakegpu;
 use std::io::Write as _;
 use std::time::Duration;

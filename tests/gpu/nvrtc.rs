@@ -5,8 +5,8 @@
 
 #![expect(unsafe_code, reason = "launches; each says why it may")]
 
-use bucketeer::runtime::cuda::nvrtc::{Cache, Compiled, Nvrtc, NvrtcError, Request};
-use bucketeer::runtime::cuda::{Arch, Arg, CudaError, ImageKind, Launch};
+use bucketeer_cuda::nvrtc::{Cache, Compiled, Nvrtc, NvrtcError, Request};
+use bucketeer_cuda::{Arch, Arg, CudaError, ImageKind, Launch};
 use kit::fakegpu::{self, session};
 use std::io::Write as _;
 use std::path::PathBuf;
@@ -151,7 +151,7 @@ fn requests_that_cannot_be_met_say_why() {
 fn a_fault_of_any_call_names_it() {
     let session = session();
     let nvrtc = session.nvrtc();
-    let table = include_str!("../../src/runtime/cuda/sys/nvrtc.rs");
+    let table = include_str!("../../crates/cuda/src/sys/nvrtc.rs");
     let symbols: Vec<&str> =
         table.lines().filter_map(|line| line.strip_prefix("        nvrtc")?.split('(').next()).collect();
     for symbol in symbols.iter().filter(|symbol| **symbol != "GetErrorString") {

@@ -1,13 +1,13 @@
 //! The emitted kernels, run on the host, against copies by the executor: bit for bit, and nothing else is touched.
 
 use crate::host::Host;
-use bucketeer::check::eval::num;
 use bucketeer::codegen::cuda::{CudaModule, CudaOptions};
 use bucketeer::ir::DType;
 use bucketeer::program::{
     Buffer, BufferId, BufferKind, Layout, LayoutId, Moves, Program, Range, Segment, Step, StepKind, Stream, View,
 };
-use bucketeer::runtime::executor::copy_elements;
+use bucketeer_exec::copy_elements;
+use bucketeer_types::num;
 use kit::collective::Random;
 use proptest::prelude::*;
 

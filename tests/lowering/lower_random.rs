@@ -6,6 +6,7 @@ use bucketeer::passes::Pipeline;
 use bucketeer::passes::lowering::{LowerError, LowerOptions, lower};
 use bucketeer::program::Program;
 use bucketeer::program::lives::lives;
+use bucketeer_fuzzing::grow::GraphOptions;
 use kit::random::graph_strategy_with;
 use proptest::prelude::*;
 

@@ -7,6 +7,7 @@ use bucketeer::ir::{Graph, GroupId};
 use bucketeer::passes::Pipeline;
 use bucketeer::passes::lowering::{LowerOptions, lower};
 use bucketeer::program::Program;
+use bucketeer_formats::Document;
 use kit::files;
 use std::fmt::Write as _;
 use std::path::Path;

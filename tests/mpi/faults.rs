@@ -1,8 +1,8 @@
 //! Faults: each ends in a named error on all ranks, and MPI ends well afterwards unless a rank is stuck.
 
 use bucketeer::ir::{DType, GlobalRank, GroupRank, ReduceOp};
-use bucketeer::runtime::mpi::{MpiOptions, MpiRank};
-use bucketeer::runtime::{Backend, Buffer, BufferError, CallOptions, CommError, Fate, Group, Operands};
+use bucketeer_comm::mpi::{MpiOptions, MpiRank};
+use bucketeer_comm::{Backend, Buffer, BufferError, CallOptions, CommError, Fate, Group, Operands};
 use kit::collective::ranks;
 use std::thread::sleep;
 use std::time::{Duration, Instant};

@@ -5,10 +5,10 @@ use bucketeer::ir::{DType, GlobalRank, GroupRank, ReduceOp};
 use bucketeer::passes::Pipeline;
 use bucketeer::passes::lowering::{LowerOptions, lower};
 use bucketeer::program::Program;
-use bucketeer::runtime::executor::{Executor, Reference, Run, seeded_inputs};
-use bucketeer::runtime::local::{LocalOptions, run};
-use bucketeer::runtime::mpi::MpiRank;
-use bucketeer::runtime::{Backend, Call, CallOptions, CommError, Group, Operands, Reduction};
+use bucketeer_comm::local::{LocalOptions, run};
+use bucketeer_comm::mpi::MpiRank;
+use bucketeer_comm::{Backend, Call, CallOptions, CommError, Group, Operands, Reduction};
+use bucketeer_exec::{Executor, Reference, Run, seeded_inputs};
 use kit::collective::{Case, Kind, Random, cases, ranks, run_cases};
 
 fn check(rank: &MpiRank, group: &Group, cases: &[Case], coalesced: bool) {

@@ -1,11 +1,11 @@
 //! Pictures of collectives: what is drawn, and that the lines say what the graph says.
 
-use bucketeer::draw::buckets::{Buckets, Fate};
-use bucketeer::draw::order::{Item, MOST_SOURCES, items};
-use bucketeer::draw::{Drawing, dot, svg};
-use bucketeer::formats::Document;
 use bucketeer::ir::{Dependencies, Graph, NodeId, text};
 use bucketeer::passes::Pipeline;
+use bucketeer_draw::buckets::{Buckets, Fate};
+use bucketeer_draw::order::{Item, MOST_SOURCES, items};
+use bucketeer_draw::{Drawing, dot, svg};
+use bucketeer_formats::Document;
 use kit::files;
 use proptest::prelude::*;
 use std::fmt::Write;

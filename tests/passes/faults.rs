@@ -2,8 +2,8 @@
 //!
 //! The harness computes every graph before and after on all ranks, so a test that only rewrites still checks values.
 
-use bucketeer::formats::fx::FxText;
 use bucketeer::passes::bucketing::Reason;
+use bucketeer_formats::fx::FxText;
 use kit::interp::Settings;
 use kit::rewrite::{ALL, Rewritten, read, read_fx, rewrite, rewrite_graph, rewrite_shapes};
 

@@ -12,6 +12,8 @@ use bucketeer::passes::Pipeline;
 use bucketeer::passes::bucketing::{BucketKind, BucketOptions, MixedDtype, plan};
 use bucketeer::passes::lowering::{LowerOptions, lower};
 use bucketeer::passes::select::{Caps, Policy};
+use bucketeer_formats::fx::FxText;
+use bucketeer_formats::{Document, GroupsFile};
 use kit::files;
 use serde_json::Value;
 use std::path::{Path, PathBuf};

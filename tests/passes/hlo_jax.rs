@@ -2,8 +2,8 @@
 //!
 //! Needs a Python with jax and jaxlib 0.10.2, which `BUCKETEER_JAX_PYTHON` names; says that it skips otherwise.
 
-use bucketeer::formats::Document;
 use bucketeer::passes::Pipeline;
+use bucketeer_formats::Document;
 use kit::files;
 use std::io::Write as _;
 use std::path::PathBuf;

@@ -3,6 +3,7 @@
 use bucketeer::check::{Options, prove_with};
 use bucketeer::ir::Graph;
 use bucketeer::passes::Pipeline;
+use bucketeer_formats::Document;
 use kit::files;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

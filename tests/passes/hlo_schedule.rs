@@ -2,6 +2,7 @@
 
 use bucketeer::check::prove;
 use bucketeer::passes::Pipeline;
+use bucketeer_formats::Document;
 use kit::files;
 
 const PIPELINE: &str = "dedupe-waits,bucket-all-gather{cap=none,mode=coalesced,unpack=views},\

@@ -3,10 +3,10 @@
 //!
 //! The golden files lie beside the project, in `../shared/fixtures/torch/graphs`; a copy of a few is in `fixtures/fx`.
 
-use bucketeer::formats::fx::FxText;
 use bucketeer::ir::{Dependencies, Graph};
 use bucketeer::passes::bucketing::{BucketKind, BucketOptions, MixedDtype, plan};
 use bucketeer::passes::select::{Caps, Policy};
+use bucketeer_formats::fx::FxText;
 use kit::files;
 use serde_json::Value;
 use std::collections::BTreeMap;

@@ -4,10 +4,10 @@
 //! still there or in exactly one launch, untouched nodes keep their order but for those counted as moved, a second run
 //! changes nothing, and all ranks compute the same bits. Here are the graphs and the options to try them with.
 
-use bucketeer::fuzzing::grow::{GraphOptions, grow};
 use bucketeer::ir::{Dependencies, Graph};
 use bucketeer::passes::bucketing::{BucketKind, BucketOptions, BucketPlan, MixedDtype, plan};
 use bucketeer::passes::select::{Caps, Policy};
+use bucketeer_fuzzing::grow::{GraphOptions, grow};
 use kit::interp::{Settings, run};
 use kit::rewrite::rewrite_graph;
 use petgraph::graph::DiGraph;

@@ -3,9 +3,9 @@
 //! Of small graphs the whole text is kept; of larger ones the lines that the rewrite made, cut to a readable width, and
 //! what was decided for each collective. Every rewrite is done twice, and the second changes nothing.
 
-use bucketeer::formats::fx::FxText;
 use bucketeer::passes::bucketing::Decision;
 use bucketeer::passes::{PassReport, Pipeline};
+use bucketeer_formats::fx::FxText;
 use kit::files;
 use std::collections::HashSet;
 use std::fmt::Write as _;

@@ -7,6 +7,7 @@ use bucketeer::passes::bucketing::{BucketKind, BucketOptions, plan};
 use bucketeer::passes::liveness::peak_live;
 use bucketeer::passes::merge::merge;
 use bucketeer::passes::select::{Caps, Policy};
+use bucketeer_formats::fx::FxText;
 use kit::files;
 use serde_json::Value;
 use std::fmt::Write as _;

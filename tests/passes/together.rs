@@ -6,6 +6,7 @@ use bucketeer::ir::text::{parse, print};
 use bucketeer::ir::{ControlEdge, Dependencies, Graph, NodeId, Op, Strength};
 use bucketeer::passes::bucketing::{Decision, Reason};
 use bucketeer::passes::{PassReport, Pipeline, TogetherError};
+use bucketeer_fuzzing::grow::{GraphOptions, RANKS};
 use kit::random::graph_strategy_with;
 use proptest::prelude::*;
 

@@ -1,8 +1,8 @@
 //! Policy `xla` against XLA: the members of every bucket, and their order.
 
-use bucketeer::formats::Document;
 use bucketeer::ir::{Dependencies, Graph};
 use bucketeer::passes::bucketing::{BucketKind, BucketOptions, BucketPlan, Decision, plan};
+use bucketeer_formats::Document;
 use kit::files;
 use serde_json::Value;
 use std::collections::BTreeMap;

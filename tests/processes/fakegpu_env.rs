@@ -1,6 +1,6 @@
 //! What the fake GPU is told by environment variables, which it reads once: each case is a process of its own.
 
-use bucketeer::runtime::cuda::Driver;
+use bucketeer_cuda::Driver;
 use kit::fakegpu;
 use std::path::PathBuf;
 use std::process::Output;

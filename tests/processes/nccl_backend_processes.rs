@@ -2,11 +2,12 @@
 //! started again. They compute what the reference does, and go on without one that is killed.
 
 use bucketeer::ir::{DType, GlobalRank, ReduceOp};
-use bucketeer::runtime::cuda::Driver;
-use bucketeer::runtime::nccl::{Nccl, NcclOptions, NcclRank};
-use bucketeer::runtime::rendezvous::Rendezvous;
-use bucketeer::runtime::store::{ServerOptions, StoreServer};
-use bucketeer::runtime::{Backend, CallOptions, CommError, Fate, Operands};
+use bucketeer_comm::nccl::{NcclOptions, NcclRank};
+use bucketeer_comm::rendezvous::Rendezvous;
+use bucketeer_comm::store::{ServerOptions, StoreServer};
+use bucketeer_comm::{Backend, CallOptions, CommError, Fate, Operands};
+use bucketeer_cuda::Driver;
+use bucketeer_cuda::nccl::Nccl;
 use kit::collective::{Case, nccl_kinds, ranks, run_cases};
 use kit::fakegpu;
 use std::path::{Path, PathBuf};

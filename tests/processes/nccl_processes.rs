@@ -1,8 +1,8 @@
 //! The fake NCCL between processes: each rank is one, as with the real NCCL.
 
 use bucketeer::ir::{DType, ReduceOp};
-use bucketeer::runtime::cuda::Driver;
-use bucketeer::runtime::nccl::{InitOptions, Nccl, UniqueId};
+use bucketeer_cuda::Driver;
+use bucketeer_cuda::nccl::{InitOptions, Nccl, UniqueId};
 use kit::fakegpu;
 use std::process::{Child, Output, Stdio};
 use std::time::Duration;

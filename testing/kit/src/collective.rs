@@ -1,6 +1,5 @@
 //! Cases of collectives as data, written once for every backend, with a plain reference of what they give.
 
-use bucketeer::check::eval::num;
 use bucketeer::ir::{DType, GlobalRank, GroupRank, ReduceOp};
 use bucketeer_comm::{Arena, Backend, Buffer, Call, CallOptions, CommError, Group, Op, Operands, Reduction, Work};
 use bucketeer_types::{class, num};

@@ -1,6 +1,5 @@
 //! Where tests find graphs: in `fixtures/`, and in `../shared/fixtures` when that folder is there.
 
-use bucketeer::formats::{Document, GroupsFile};
 use bucketeer::ir::Graph;
 use bucketeer_formats::{Document, GroupsFile};
 use std::io::{Read as _, Write as _};

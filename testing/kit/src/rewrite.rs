@@ -1,7 +1,6 @@
 //! Runs a pipeline on a text and holds the result to what must be true of every rewrite.
 
 use crate::interp::{Run, Settings, run};
-use bucketeer::check::eval::{Difference, EvalError, EvalOptions, Side, compare};
 use bucketeer::check::{Options, Verdict, prove_with};
 use bucketeer::ir::text::{parse, print};
 use bucketeer::ir::{Dependencies, Graph, NodeId, Op, Operators, Strength, Variant, verify};

@@ -1,13 +1,13 @@
 //! Stage `execute`: programs of the sketches on ranks as threads.
 
-use bucketeer::check::eval::Output;
 use bucketeer::ir::{GlobalRank, Graph};
 use bucketeer::passes::Pipeline;
 use bucketeer::passes::lowering::{LowerOptions, lower};
 use bucketeer::program::Program;
-use bucketeer::runtime::Backend;
-use bucketeer::runtime::executor::{Executor, Reference, Run, RunError, seeded_inputs, world_size};
-use bucketeer::runtime::local::{LocalOptions, run};
+use bucketeer_comm::Backend;
+use bucketeer_comm::local::{LocalOptions, run};
+use bucketeer_eval::Output;
+use bucketeer_exec::{Executor, Reference, Run, RunError, seeded_inputs, world_size};
 use kit::rewrite::{ALL, read, sketch};
 use std::time::{Duration, Instant};
 

@@ -1,9 +1,9 @@
 //! Stage `read`.
 
-use bucketeer::formats::{Document, GroupsFile};
 use bucketeer::ir::{GlobalRank, Variant, verify};
 use bucketeer::passes::Pipeline;
 use bucketeer::passes::bucketing::Reason;
+use bucketeer_formats::{Document, GroupsFile};
 use kit::rewrite::{ALL, read, read_fx, rewrite, rewrite_graph, sketch};
 
 #[test]

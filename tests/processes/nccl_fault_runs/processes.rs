@@ -3,9 +3,9 @@
 use super::plan::{Fault, Plan};
 use super::rank::{Host, LIMIT, Told, play, wait};
 use super::threads::{join_options, told_of_library, told_of_store};
-use bucketeer::runtime::cuda::Driver;
-use bucketeer::runtime::nccl::Nccl;
-use bucketeer::runtime::store::{ServerOptions, Store, StoreServer, TcpStore};
+use bucketeer_comm::store::{ServerOptions, Store, StoreServer, TcpStore};
+use bucketeer_cuda::Driver;
+use bucketeer_cuda::nccl::Nccl;
 use kit::fakegpu;
 use serde_json::{Value, json};
 use std::io::{BufRead, BufReader, Read};

@@ -3,8 +3,8 @@
 use super::plan::{Fault, Plan};
 use super::rank::{Host, LIMIT, Told, play, wait};
 use bucketeer::ir::GlobalRank;
-use bucketeer::runtime::nccl::{Nccl, NcclError};
-use bucketeer::runtime::store::{JoinOptions, MemoryStore, ServerOptions, Store, StoreError, StoreServer, TcpStore};
+use bucketeer_comm::store::{JoinOptions, MemoryStore, ServerOptions, Store, StoreError, StoreServer, TcpStore};
+use bucketeer_cuda::nccl::{Nccl, NcclError};
 use kit::fakegpu::Session;
 use std::collections::BTreeSet;
 use std::path::Path;
