@@ -79,3 +79,7 @@ const WAIT_IN_BLOCK: &str = "a call of a coalescing block cannot be waited for b
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
+
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -161,3 +161,7 @@ impl Drawing {
         listed.chain(more).chain((alone > 0).then(|| (fill(None), format!("alone: {alone}"))))
     }
 }
+
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -239,3 +239,7 @@ fn well_formed(graph: &Graph) -> Result<(), EvalError> {
     let fatal: Vec<VerifyError> = errors.into_iter().filter(|error| !pending(error)).collect();
     if fatal.is_empty() { Ok(()) } else { Err(EvalError::IllFormed(VerifyErrors(fatal))) }
 }
+
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -15,3 +15,7 @@ pub mod stablehlo;
 pub use document::{Document, Format};
 pub use error::{ConvertError, Place, ReadError};
 pub use groups::{GroupsError, GroupsFile};
+
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -25,3 +25,7 @@ pub use dtype::DType;
 pub use rank::{GlobalRank, GroupRank};
 pub use reduce_op::ReduceOp;
 pub use reduction::Reduction;
+
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
