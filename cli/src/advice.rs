@@ -1,6 +1,11 @@
 //! What to do where a file holds graphs, but not what there would be to work on.
 
+use bucketeer::check::ranks::RanksError;
 use bucketeer::ir::{Graph, Op, Type};
+use bucketeer::passes::TogetherError;
+use bucketeer::passes::lowering::LowerError;
+use bucketeer_eval::{EvalError, ShrinkError};
+use bucketeer_exec::RunError;
 use bucketeer_formats::{Document, Format};
 
 /// Notes on a document, each a line.
@@ -51,4 +56,58 @@ fn has_dtensors(graph: &Graph) -> bool {
                 matches!(name, "redistribute" | "to_local" | "from_local" | "full_tensor" | "distribute_tensor")
             })
     })
+}
+
+/// Errors of the library that an option of the command line answers.
+pub trait Answered: std::fmt::Display {
+    /// The option.
+    fn option(&self) -> Option<&'static str>;
+
+    /// The error with the option behind it.
+    fn advised(&self) -> String {
+        self.option().map_or_else(|| self.to_string(), |option| format!("{self} ({option})"))
+    }
+}
+
+const GROUPS: &str = "--groups FILE";
+
+impl Answered for LowerError {
+    fn option(&self) -> Option<&'static str> {
+        matches!(self, Self::GroupSize { .. }).then_some(GROUPS)
+    }
+}
+
+impl Answered for RanksError {
+    fn option(&self) -> Option<&'static str> {
+        matches!(self, Self::UnknownMembers { .. }).then_some(GROUPS)
+    }
+}
+
+impl Answered for TogetherError {
+    fn option(&self) -> Option<&'static str> {
+        matches!(self, Self::UnknownMembers { .. }).then_some(GROUPS)
+    }
+}
+
+impl Answered for RunError {
+    fn option(&self) -> Option<&'static str> {
+        matches!(self, Self::Group { .. }).then_some(GROUPS)
+    }
+}
+
+impl Answered for EvalError {
+    fn option(&self) -> Option<&'static str> {
+        match self {
+            Self::Group { .. } => Some(GROUPS),
+            Self::GraphTooLarge { .. } => Some("--shrink"),
+            Self::Side { error, .. } => error.option(),
+            _ => None,
+        }
+    }
+}
+
+impl Answered for ShrinkError {
+    fn option(&self) -> Option<&'static str> {
+        if let Self::Eval(error) = self { error.option() } else { None }
+    }
 }

@@ -1,5 +1,6 @@
 //! `check-ranks`: whether all ranks launch the same, and none waits for another in a ring.
 
+use crate::advice::Answered as _;
 use crate::fault::InputFault;
 use crate::input::{FactsArgs, File};
 use crate::{Verdict, input, output};
@@ -60,7 +61,7 @@ fn check(files: &[File]) -> Result<Vec<GraphReport>> {
 /// Who is in a group is not known, which is beyond us; or the files do not fit each other.
 pub fn refused(files: &[File], error: RanksError) -> anyhow::Error {
     match error {
-        RanksError::UnknownMembers { .. } | RanksError::NoGraph => anyhow!(error),
+        RanksError::UnknownMembers { .. } | RanksError::NoGraph => anyhow!(error.advised()),
         RanksError::Undecided { rank, ref node, .. } | RanksError::Bodies { rank, ref node, .. } => {
             let file = files.get(rank as usize);
             let place = file.and_then(|file| crate::fault::point_at(&file.label, &file.document, 0, node));

@@ -1,5 +1,6 @@
 //! `lower`: a graph as buffers and steps, with a memory plan.
 
+use crate::advice::Answered as _;
 use crate::fault::InputFault;
 use crate::input::{Facts, FactsArgs};
 use crate::units::{count, human as bytes};
@@ -131,7 +132,7 @@ pub fn run(arguments: LowerArgs) -> Result<Verdict> {
 fn lowered(label: &str, graph: &Graph, options: &LowerOptions) -> Result<(Program, LowerReport)> {
     lower(graph, options).map_err(|error| match error {
         LowerError::Align(_) => anyhow!("--align-bytes: {error}"),
-        error => InputFault::of_file(label, error).into(),
+        error => InputFault::of_file(label, error.advised()).into(),
     })
 }
 

@@ -8,6 +8,7 @@ mod tensors;
 mod threads;
 mod told;
 
+use crate::advice::Answered as _;
 use crate::fault::InputFault;
 use crate::input::{Facts, FactsArgs};
 use crate::units::{count, human};
@@ -304,7 +305,7 @@ impl Job {
     fn ranks_to_run(&self, programs: &[Program; 2]) -> Result<u32> {
         let mut ranks = 0;
         for program in programs {
-            ranks = if self.backend == BackendWord::Fake { 1 } else { world_size(program)? };
+            ranks = if self.backend == BackendWord::Fake { 1 } else { world_size(program).map_err(explained)? };
             // Of processes each knows of its own memory alone.
             self.check_memory(program, if self.backend.has_processes() { 1 } else { ranks })?;
         }
@@ -333,7 +334,7 @@ fn explained(error: RunError) -> anyhow::Error {
         RunError::Compute(error) if matches!(*error, EvalError::TooLarge { .. } | EvalError::GraphTooLarge { .. }) => {
             anyhow!(error).context("the graph is too large to run; --shrink scales it down")
         }
-        error => anyhow!(error),
+        error => anyhow!(error.advised()),
     }
 }
 

@@ -1,5 +1,6 @@
 //! `verify`: whether two files of graphs compute the same, by proof and by running them.
 
+use crate::advice::Answered as _;
 use crate::fault::InputFault;
 use crate::input::FactsArgs;
 use crate::proof::{self, Source, VerdictReport};
@@ -213,7 +214,7 @@ impl Pair<'_> {
         match &self.compared {
             None => {}
             Some(Ok(evaluated)) => text.push_str(&evaluated.text()),
-            Some(Err(error)) => text.push_str(&format!("\ncannot evaluate: {error}")),
+            Some(Err(error)) => text.push_str(&format!("\ncannot evaluate: {}", error.advised())),
         }
         text
     }

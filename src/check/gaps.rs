@@ -6,7 +6,7 @@
 
 use super::flat::Leaf;
 use super::terms::{Context, Term, Val, Value};
-use super::walk::Role;
+use super::verdict::Side;
 use crate::ir::NodeId;
 use hashbrown::{HashMap, HashSet};
 use rustc_hash::FxBuildHasher;
@@ -21,14 +21,14 @@ pub(super) struct Gaps {
 
 impl Gaps {
     /// A call that is not followed.
-    pub fn add(&mut self, call: u32, role: Role, node: NodeId) {
-        self.calls.entry(call).or_default()[role as usize].get_or_insert(node);
+    pub fn add(&mut self, call: u32, side: Side, node: NodeId) {
+        self.calls.entry(call).or_default()[side as usize].get_or_insert(node);
     }
 
     /// A call that was seen before, which may be one that is not followed.
-    pub fn see_again(&mut self, call: u32, role: Role, node: NodeId) {
+    pub fn see_again(&mut self, call: u32, side: Side, node: NodeId) {
         if let Some(nodes) = self.calls.get_mut(&call) {
-            nodes[role as usize].get_or_insert(node);
+            nodes[side as usize].get_or_insert(node);
         }
     }
 
@@ -37,10 +37,10 @@ impl Gaps {
     }
 
     /// The node, if only one graph makes the call.
-    fn one_sided(&self, call: u32) -> Option<(Role, NodeId)> {
+    fn one_sided(&self, call: u32) -> Option<(Side, NodeId)> {
         match *self.calls.get(&call)? {
-            [Some(node), None] => Some((Role::Before, node)),
-            [None, Some(node)] => Some((Role::After, node)),
+            [Some(node), None] => Some((Side::Before, node)),
+            [None, Some(node)] => Some((Side::After, node)),
             _ => None,
         }
     }
@@ -50,7 +50,7 @@ impl Gaps {
 #[derive(Default)]
 pub(super) struct Found {
     /// The first call that one graph alone makes.
-    pub call: Option<(Role, NodeId)>,
+    pub call: Option<(Side, NodeId)>,
     tensors: HashSet<Leaf, FxBuildHasher>,
 }
 

@@ -109,7 +109,7 @@ use order::Disorder;
 use rustc_hash::FxBuildHasher;
 use show::Show;
 use terms::{Context, Val};
-use walk::{Role, Stop, Walked};
+use walk::{Stop, Walked};
 
 /// Decides whether `after` computes what `before` does; see the module docs.
 #[must_use]
@@ -171,9 +171,9 @@ fn compare<'g>(
 ) -> Check<Proof> {
     signatures(before, after)?;
     called_graphs(before, after, options)?;
-    let source = walk::walk(context, before, Role::Before, (declared, unknown))
+    let source = walk::walk(context, before, Side::Before, (declared, unknown))
         .map_err(|stop| stopped(before, Side::Before, stop))?;
-    let result = walk::walk(context, after, Role::After, (declared, unknown))
+    let result = walk::walk(context, after, Side::After, (declared, unknown))
         .map_err(|stop| stopped(after, Side::After, stop))?;
     values(context, &source, &result)?;
     let assignment = launches::assign(context, &source, &result)
@@ -453,11 +453,8 @@ fn rests_on_gap(
     after: &[Val],
 ) -> Option<Box<Verdict>> {
     let (old, new) = (gaps::of(context, before.iter().copied()), gaps::of(context, after.iter().copied()));
-    if let Some((role, node)) = old.call.or(new.call) {
-        let (graph, side) = match role {
-            Role::Before => (source.graph, Side::Before),
-            Role::After => (result.graph, Side::After),
-        };
+    if let Some((side, node)) = old.call.or(new.call) {
+        let graph = [source.graph, result.graph][side as usize];
         let reason = format!("`{}` is not followed here, and the other graph has no such call", graph.target_of(node));
         return Some(stopped(graph, side, Stop::Undecided { node, reason }));
     }
@@ -495,11 +492,8 @@ fn unmatched<'g>(context: &Context<'g>, source: &Walked<'g>, result: &Walked<'g>
         Mismatch::Dropped(index) | Mismatch::Apart(index) => (source.launches[index].inputs.clone(), sent(result)),
         Mismatch::Extra(index, _) => (sent(source), result.launches[index].inputs.clone()),
     };
-    if let Some((role, node)) = gaps::of(context, old.into_iter().chain(new)).call {
-        let (graph, side) = match role {
-            Role::Before => (source.graph, Side::Before),
-            Role::After => (result.graph, Side::After),
-        };
+    if let Some((side, node)) = gaps::of(context, old.into_iter().chain(new)).call {
+        let graph = [source.graph, result.graph][side as usize];
         let reason = format!("`{}` is not followed here, and a collective sends what it makes", graph.target_of(node));
         return stopped(graph, side, Stop::Undecided { node, reason });
     }

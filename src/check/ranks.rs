@@ -40,7 +40,7 @@ pub enum RanksError {
     #[error("no graph was given")]
     NoGraph,
     /// Nobody says who is in a group.
-    #[error("group `{group}`: its members are not known; give --groups")]
+    #[error("group `{group}`: its members are not known; list them")]
     UnknownMembers {
         /// The group.
         group: String,

@@ -5,7 +5,7 @@ use super::gaps::Gaps;
 use super::groups::Groups;
 use super::int::{Int, ONE, ZERO, product};
 use super::pattern::{self, Pattern};
-use super::walk::Role;
+use super::verdict::Side;
 use crate::ir::{Arg, Args, CollectiveKind, DType, ReduceOp, SymExpr, TensorType, Type};
 use hashbrown::{HashMap, HashSet, HashTable};
 use rustc_hash::{FxBuildHasher, FxHasher};
@@ -315,8 +315,8 @@ impl<'g> Context<'g> {
     }
 
     /// Whether the source has a view that cannot be, as far as is known: strides then lie otherwise than is said.
-    pub fn is_loose_view(&mut self, call: u32, role: Role) -> bool {
-        if role == Role::Before {
+    pub fn is_loose_view(&mut self, call: u32, side: Side) -> bool {
+        if side == Side::Before {
             self.loose_views.insert(call);
         }
         self.loose_views.contains(&call)

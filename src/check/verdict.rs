@@ -76,9 +76,9 @@ pub struct RankNote {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Side {
     /// The source.
-    Before,
+    Before = 0,
     /// The result.
-    After,
+    After = 1,
 }
 
 /// One side of a difference.

@@ -16,6 +16,7 @@ use super::layout::tensor_of;
 use super::meaning::{self, Call, Class};
 use super::memory::{Memory, attribute};
 use super::terms::{Context, GroupKey, State, Term, Val, Value};
+use super::verdict::Side;
 use crate::ir::optable::element_index;
 use crate::ir::{CollectiveKind, Graph, Name, NodeId, Op, Operators, RegionId, Type};
 use hashbrown::{HashMap, HashSet};
@@ -31,13 +32,6 @@ pub(super) enum Stop {
     Undecided { node: NodeId, reason: String },
     /// The graph breaks a rule that every graph keeps.
     Fault { node: NodeId, reason: String },
-}
-
-/// Which graph.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Role {
-    Before = 0,
-    After = 1,
 }
 
 /// A collective as it was started.
@@ -130,7 +124,7 @@ impl Reads {
 
 pub(super) struct Walk<'g, 'c> {
     context: &'c mut Context<'g>,
-    role: Role,
+    side: Side,
     memory: Memory,
     found: Walked<'g>,
     /// By arena index: results in flight that the value is of, as (first, count) into `found.pending`.
@@ -172,22 +166,22 @@ fn fault<T>(node: NodeId, reason: impl Into<String>) -> Step<T> {
 pub(super) fn walk<'g>(
     context: &mut Context<'g>,
     graph: &'g Graph,
-    role: Role,
+    side: Side,
     effects: (&Operators, Unknown),
 ) -> Step<Walked<'g>> {
-    walk_with(context, graph, role, effects, None)
+    walk_with(context, graph, side, effects, None)
 }
 
 /// Walks a graph and records what its nodes read.
 pub(super) fn walk_recording<'g>(context: &mut Context<'g>, graph: &'g Graph) -> Step<Walked<'g>> {
     let reads = Reads { starts: vec![u32::MAX; graph.arena_len()], vals: Vec::new() };
-    walk_with(context, graph, Role::Before, (&graph.operators, Unknown::May), Some(reads))
+    walk_with(context, graph, Side::Before, (&graph.operators, Unknown::May), Some(reads))
 }
 
 fn walk_with<'g>(
     context: &mut Context<'g>,
     graph: &'g Graph,
-    role: Role,
+    side: Side,
     (declared, unknown): (&Operators, Unknown),
     reads: Option<Reads>,
 ) -> Step<Walked<'g>> {
@@ -222,7 +216,7 @@ fn walk_with<'g>(
     };
     let mut walk = Walk {
         context,
-        role,
+        side,
         memory,
         found,
         in_flight: vec![(0, 0); graph.arena_len()],
@@ -298,7 +292,7 @@ impl<'g> Walk<'g, '_> {
 
     fn set(&mut self, id: NodeId, val: Val) {
         self.found.vals[id.index()] = val;
-        let origin = &mut self.context.origins[val.0 as usize][self.role as usize];
+        let origin = &mut self.context.origins[val.0 as usize][self.side as usize];
         if *origin == u32::MAX {
             *origin = id.index() as u32;
         }
@@ -614,13 +608,13 @@ impl<'g> Walk<'g, '_> {
         self.add_placement(id, effects)?;
         let key = self.key_with_state(id, target, effects);
         // Equal values may lie otherwise.
-        if self.class(target).only_views && self.view_cannot_be(id) && !self.context.is_loose_view(key, self.role) {
+        if self.class(target).only_views && self.view_cannot_be(id) && !self.context.is_loose_view(key, self.side) {
             return fault(id, "is a view of a tensor whose strides allow only a copy");
         }
         if let Some(result) = self.context.call(key).result
             && !self.class(target).names_memory
         {
-            self.context.gaps.see_again(key, self.role, id);
+            self.context.gaps.see_again(key, self.side, id);
             return Ok(result);
         }
         let operands = std::mem::take(&mut self.operands);
@@ -642,7 +636,7 @@ impl<'g> Walk<'g, '_> {
                 self.note_foreign(id, key);
                 // What is copied to another device is another value, and known to be.
                 if self.class(target).only_moves() && !changes_device(graph, id) {
-                    self.context.gaps.add(key, self.role, id);
+                    self.context.gaps.add(key, self.side, id);
                 }
                 self.context.whole(Term::Call(key), graph.type_of(id))
             }
@@ -654,7 +648,7 @@ impl<'g> Walk<'g, '_> {
     /// A call that is not followed, or whose sizes are stated otherwise, may be one that cannot run, so the result makes
     /// none that the source does not.
     fn note_foreign(&mut self, id: NodeId, key: u32) {
-        if self.role == Role::After && key as usize >= self.first_call {
+        if self.side == Side::After && key as usize >= self.first_call {
             self.found.foreign.get_or_insert(id);
         }
     }

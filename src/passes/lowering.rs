@@ -125,7 +125,7 @@ pub enum LowerError {
         label: String,
     },
     /// The number of ranks is not known.
-    #[error("`{node}`: the size of group `{group}` is not known; state its members, as with --groups")]
+    #[error("`{node}`: the size of group `{group}` is not known; list its members")]
     GroupSize {
         /// Name of the collective.
         node: String,

@@ -160,7 +160,7 @@ impl std::fmt::Display for Reason {
             Self::Restated => f.write_str("the sizes or strides of what it sends or makes are changed in place"),
             Self::RegionBorder => f.write_str("its wait is in another region"),
             Self::InLoop => f.write_str("is in a loop body, and `in_loops` is off"),
-            Self::SizeUnknown => f.write_str("size unknown; give the symbols a value with `--hint`, or lift the cap"),
+            Self::SizeUnknown => f.write_str("size unknown; give its symbols likely values, or lift the cap"),
             Self::Oversize { bytes, cap_bytes } => write!(f, "{bytes} bytes are more than the cap of {cap_bytes}"),
             Self::LargeMember { bytes, max_member_bytes } => {
                 write!(f, "{bytes} bytes are more than the {max_member_bytes} that are worth copying")

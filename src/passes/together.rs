@@ -58,7 +58,7 @@ pub enum TogetherError {
         error: PipelineError,
     },
     /// Nobody says who is in a group.
-    #[error("rank {rank}: the members of group `{group}` are not known; give --groups")]
+    #[error("rank {rank}: the members of group `{group}` are not known; list them")]
     UnknownMembers {
         /// The rank.
         rank: usize,

@@ -410,9 +410,9 @@ fn two_teams_of_one_name_are_apart() {
 #[test]
 fn groups_that_nobody_lists_are_errors_unless_there_is_only_one() {
     let two = "x = input f32[2]\ny = wait(all_gather(x, A:2)); z = wait(all_gather(x, B:4))\noutput(y, z)";
-    assert_eq!(fails(two), "group `A`: its members are not known, and it is not the only group; give --groups");
+    assert_eq!(fails(two), "group `A`: its members are not known, and it is not the only group; list them");
     let size = "x = input f32[2]\ny = wait(all_reduce(x, sum, A))\noutput(y)";
-    assert_eq!(fails(size), "group `A`: its size is not known; give --groups");
+    assert_eq!(fails(size), "group `A`: its size is not known; list its members");
     let given = EvalOptions { ranks: Some(3), ..EvalOptions::default() };
     assert_eq!(evaluate(&read(size), &given).unwrap().len(), 3);
     let outside = "group A:2 = [[0, 1]]\ngroup B:2 = [[1, 2]]\nx = input f32[2]\ny = wait(all_gather(x, A:2))\nz = wait(all_gather(x, B:2))\noutput(y, z)";

@@ -205,7 +205,7 @@ fn graphs_that_wait_in_a_ring_as_they_come_are_refused() {
 fn groups_must_be_known_and_have_all_their_ranks() {
     let text = "x = input f32[8]\ns = all_reduce(x, sum, G:2); w = wait(s)\noutput(w)";
     let error = run(REDUCES, &mut graphs(&[text; 4])).unwrap_err();
-    assert_eq!(error.to_string(), "rank 0: the members of group `G` are not known; give --groups");
+    assert_eq!(error.to_string(), "rank 0: the members of group `G` are not known; list them");
     let listed = |list: &str| format!("group G:2 = {list}\n{text}");
     let error = run(REDUCES, &mut graphs(&[listed("[[0, 1]]"), listed("[[0, 1]]"), listed("[[0, 1]]")])).unwrap_err();
     assert_eq!(error.to_string(), "rank 2 launches `s` in group `G`, but is in none of its lists");

@@ -3,6 +3,7 @@
 use super::args::Job;
 use super::report::{Before, GraphReport};
 use super::{Times, prove, readback, summary, write_json};
+use crate::advice::Answered as _;
 use crate::fault::InputFault;
 use crate::input::File;
 use crate::{Verdict, check_ranks, output, talk};
@@ -125,7 +126,7 @@ fn refused(files: &[File], error: TogetherError) -> anyhow::Error {
         | TogetherError::Differ { .. }
         | TogetherError::Stuck { .. }
         | TogetherError::Region { .. }
-        | TogetherError::Adjacent { .. } => return anyhow!(error),
+        | TogetherError::Adjacent { .. } => return anyhow!(error.advised()),
     };
     InputFault::of_file(&file, error).into()
 }

@@ -59,7 +59,7 @@ pub enum Difference {
 impl fmt::Display for Difference {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Faulty(error) => write!(f, "{}: {error}", Side::After),
+            Self::Faulty(error) => write!(f, "in the graph after: {error}"),
             Self::Value { rank, what, detail, before, after } => {
                 write!(f, "{what} differs on rank {rank} in {detail}: {before} before, {after} after")
             }

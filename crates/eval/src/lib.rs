@@ -48,6 +48,7 @@ pub use output::{Output, OutputTensor, RankOutputs, Sharer};
 pub use shrink::{Scaling, ShrinkError, Shrunk, shrink};
 pub use value::Scalar;
 
+pub use bucketeer::check::Side;
 use bucketeer::ir::{Graph, VerifyError, VerifyErrors, verify};
 use indexmap::IndexMap;
 
@@ -105,9 +106,7 @@ pub enum EvalError {
         most: u32,
     },
     /// The graph's tensors are too large, by their stated types.
-    #[error(
-        "the graph's tensors have {bytes} bytes on all ranks, more than the {most} allowed; scale it down with --shrink"
-    )]
+    #[error("the graph's tensors have {bytes} bytes on all ranks, more than the {most} allowed; scale the graph down")]
     GraphTooLarge {
         /// How many there are.
         bytes: u64,
@@ -184,7 +183,7 @@ pub enum EvalError {
     #[error("the graphs do not belong together: {0}")]
     Unrelated(String),
     /// One of two graphs could not be evaluated.
-    #[error("{side}: {error}")]
+    #[error("{}: {error}", of_side(side))]
     Side {
         /// Which.
         side: Side,
@@ -193,21 +192,10 @@ pub enum EvalError {
     },
 }
 
-/// One of two graphs.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Side {
-    /// The source.
-    Before,
-    /// The result.
-    After,
-}
-
-impl std::fmt::Display for Side {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
-            Self::Before => "in the graph before",
-            Self::After => "in the graph after",
-        })
+const fn of_side(side: &Side) -> &'static str {
+    match side {
+        Side::Before => "in the graph before",
+        Side::After => "in the graph after",
     }
 }
 

@@ -141,11 +141,11 @@ fn assumed(group: &ProcessGroup, alone: bool, options: &EvalOptions) -> Result<V
     let fault = |reason: &str| EvalError::Group { group: group.name.to_string(), reason: reason.to_owned() };
     match (group.size, options.ranks) {
         (Some(1), _) => Ok(Vec::new()),
-        (None, None) => Err(fault("its size is not known; give --groups")),
+        (None, None) => Err(fault("its size is not known; list its members")),
         (Some(size), _) if size > MAX_RANKS => Err(fault("it has too many ranks to evaluate")),
         (Some(size), None) if alone => Ok(vec![(0..size).collect()]),
         (size, Some(world)) if size.is_none_or(|size| size == world) => Ok(vec![(0..world.min(MAX_RANKS)).collect()]),
-        (_, Some(world)) => Err(fault(&format!("its members are not known, and not all {world} ranks; give --groups"))),
-        _ => Err(fault("its members are not known, and it is not the only group; give --groups")),
+        (_, Some(world)) => Err(fault(&format!("its members are not known, and not all {world} ranks; list them"))),
+        _ => Err(fault("its members are not known, and it is not the only group; list them")),
     }
 }

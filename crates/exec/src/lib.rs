@@ -197,7 +197,7 @@ pub fn world_size(program: &Program) -> Result<u32, RunError> {
             (size, None) => Ok(size.unwrap_or(1)),
             (_, Some(second)) => Err(RunError::Group {
                 group: second.name.to_string(),
-                reason: "its members are not known, and it is not the only group; give --groups".to_owned(),
+                reason: "its members are not known, and it is not the only group; list them".to_owned(),
             }),
         };
     }
@@ -346,7 +346,7 @@ fn members(group: &bucketeer::program::Group, backend: &dyn Backend) -> Result<O
             }
             size if size == world => Ok(Some((0..world).map(GlobalRank).collect())),
             size => {
-                let reason = format!("it has {size} ranks of {world}, and its members are not known; give --groups");
+                let reason = format!("it has {size} ranks of {world}, and its members are not known; list them");
                 Err(RunError::Group { group: group.name.to_string(), reason })
             }
         };
