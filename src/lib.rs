@@ -14,7 +14,7 @@
 //! |---|---|
 //! | build a graph, or read our text | [`Graph`], [`ir::text::parse`] |
 //! | say what your operators do | [`Operators`] |
-//! | run passes | [`Pipeline`], [`BucketOptions`]; one pass alone: [`passes::bucket`] |
+//! | run passes | [`Pipeline`], [`BucketOptions`]; the plan alone: [`passes::bucketing::plan`] |
 //! | learn why | [`BucketPlan`](passes::bucketing::BucketPlan) and its remarks |
 //! | prove a rewrite | [`prove`], [`check::ranks::check_ranks`] |
 //! | lower it, and prove that | [`lower`], [`check::program::prove`] |
@@ -55,3 +55,7 @@ pub use passes::Pipeline;
 pub use passes::bucketing::{BucketKind, BucketOptions};
 pub use passes::lowering::{LowerOptions, lower};
 pub use program::Program;
+
+#[cfg(doctest)]
+#[doc = include_str!("../docs/rust.md")]
+struct ForToolchains;

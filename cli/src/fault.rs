@@ -62,9 +62,9 @@ impl InputFault {
         let name = &document.graphs()[graph].name;
         let mut message = format!("graph `{name}` is not well-formed");
         for error in errors.0.iter().take(MOST_FAULTS) {
-            let error = error.to_string();
             let start = document.start_of(graph);
-            let place = error.split('`').nth(1).and_then(|name| definition(text, start, name));
+            let place = error.node().and_then(|name| definition(text, start, name));
+            let error = error.to_string();
             match place {
                 Some(place) => {
                     let bare = excerpt(file, &place, None);

@@ -18,7 +18,7 @@
 mod splits;
 
 use crate::ir::communication::{self, Launch as Communicates, Launches};
-use crate::ir::{Collective, CollectiveKind, Graph, GroupId, NodeId, ProcessGroup};
+use crate::ir::{Collective, CollectiveKind, Graph, GroupId, Membership, NodeId, ProcessGroup};
 use hashbrown::HashMap;
 use indexmap::IndexMap;
 use rustc_hash::FxBuildHasher;
@@ -285,14 +285,14 @@ fn listed(group: &ProcessGroup, options: &RankOptions, ranks: Option<u32>) -> Re
     if !group.members.is_empty() {
         return Ok(group.members.iter().map(|list| list.iter().map(|rank| rank.0).collect()).collect());
     }
-    match (group.size, ranks) {
-        (Some(size), None) if size > MOST_RANKS => {
+    match Membership::of_unlisted(group.size, ranks) {
+        Membership::Alone => Ok((0..ranks.unwrap_or(1)).map(|rank| vec![rank]).collect()),
+        Membership::World => Ok(vec![(0..ranks.unwrap_or(0)).collect()]),
+        Membership::First(size) if size > MOST_RANKS => {
             Err(RanksError::TooManyRanks { group: group.name.to_string(), ranks: size })
         }
-        (Some(size), None) => Ok(vec![(0..size).collect()]),
-        (Some(1), Some(ranks)) => Ok((0..ranks).map(|rank| vec![rank]).collect()),
-        (size, Some(ranks)) if size.is_none_or(|size| size == ranks) => Ok(vec![(0..ranks).collect()]),
-        _ => Err(RanksError::UnknownMembers { group: group.name.to_string() }),
+        Membership::First(size) => Ok(vec![(0..size).collect()]),
+        Membership::Unknown => Err(RanksError::UnknownMembers { group: group.name.to_string() }),
     }
 }
 

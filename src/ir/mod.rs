@@ -23,6 +23,7 @@ pub mod types;
 pub mod verify;
 #[cfg(feature = "petgraph")]
 pub mod visit;
+mod world;
 
 pub use args::{Arg, Args, Spacing};
 pub use bodies::Bodies;
@@ -37,3 +38,4 @@ pub use ops::{Collective, CollectiveKind, GlobalRank, GroupRank, Op, ReduceOp, V
 pub use symexpr::SymExpr;
 pub use types::{DType, Dim, Dims, TensorType, Type};
 pub use verify::{VerifyError, VerifyErrors, verify};
+pub use world::Membership;

@@ -2,7 +2,7 @@
 
 use super::{EvalError, EvalOptions};
 use bucketeer::ir::bodies;
-use bucketeer::ir::{Graph, GroupId, ProcessGroup};
+use bucketeer::ir::{Graph, GroupId, Membership, ProcessGroup};
 use indexmap::IndexSet;
 
 /// The ranks of a run and the groups they form.
@@ -139,13 +139,18 @@ impl World {
 /// The members of a group that nobody lists: the first ranks, when it is the only group there is.
 fn assumed(group: &ProcessGroup, alone: bool, options: &EvalOptions) -> Result<Vec<Vec<u32>>, EvalError> {
     let fault = |reason: &str| EvalError::Group { group: group.name.to_string(), reason: reason.to_owned() };
-    match (group.size, options.ranks) {
-        (Some(1), _) => Ok(Vec::new()),
-        (None, None) => Err(fault("its size is not known; list its members")),
-        (Some(size), _) if size > MAX_RANKS => Err(fault("it has too many ranks to evaluate")),
-        (Some(size), None) if alone => Ok(vec![(0..size).collect()]),
-        (size, Some(world)) if size.is_none_or(|size| size == world) => Ok(vec![(0..world.min(MAX_RANKS)).collect()]),
-        (_, Some(world)) => Err(fault(&format!("its members are not known, and not all {world} ranks; list them"))),
-        _ => Err(fault("its members are not known, and it is not the only group; list them")),
+    let too_many = || Err(fault("it has too many ranks to evaluate"));
+    match Membership::of_unlisted(group.size, options.ranks) {
+        Membership::Alone => Ok(Vec::new()),
+        Membership::First(size) if size > MAX_RANKS => too_many(),
+        Membership::First(size) if alone => Ok(vec![(0..size).collect()]),
+        Membership::First(_) => Err(fault("its members are not known, and it is not the only group; list them")),
+        Membership::World if group.size.is_some_and(|size| size > MAX_RANKS) => too_many(),
+        Membership::World => Ok(vec![(0..options.ranks.unwrap_or(0).min(MAX_RANKS)).collect()]),
+        Membership::Unknown => match options.ranks {
+            None => Err(fault("its size is not known; list its members")),
+            Some(_) if group.size.is_some_and(|size| size > MAX_RANKS) => too_many(),
+            Some(world) => Err(fault(&format!("its members are not known, and not all {world} ranks; list them"))),
+        },
     }
 }

@@ -49,7 +49,7 @@ pub use tensor_file::{
 pub use times::{StepKindTimes, Times};
 pub use trace::{Event, Row, chrome_trace};
 
-use bucketeer::ir::{DType, GlobalRank, GroupRank};
+use bucketeer::ir::{DType, GlobalRank, GroupRank, Membership};
 use bucketeer::program::{
     self, Collective, CommOp, Compute, Layout, Made, Moves, Operand, Part, Program, StepId, StepKind, Stream,
 };
@@ -337,17 +337,15 @@ fn members(group: &bucketeer::program::Group, backend: &dyn Backend) -> Result<O
     let own = backend.rank().0;
     if group.members.is_empty() {
         let world = backend.world_size();
-        return match group.size {
-            0 => Ok(None),
-            1 => Ok(Some(vec![GlobalRank(own)])),
-            size if size > MAX_WORLD_SIZE => {
-                let reason = format!("it has {size} ranks; at most {MAX_WORLD_SIZE} can run");
-                Err(RunError::Group { group: group.name.to_string(), reason })
-            }
-            size if size == world => Ok(Some((0..world).map(GlobalRank).collect())),
-            size => {
-                let reason = format!("it has {size} ranks of {world}, and its members are not known; list them");
-                Err(RunError::Group { group: group.name.to_string(), reason })
+        let size = group.size;
+        let fault = |reason| Err(RunError::Group { group: group.name.to_string(), reason });
+        return match Membership::of_unlisted(Some(size), Some(world)) {
+            _ if size == 0 => Ok(None),
+            _ if size > MAX_WORLD_SIZE => fault(format!("it has {size} ranks; at most {MAX_WORLD_SIZE} can run")),
+            Membership::Alone => Ok(Some(vec![GlobalRank(own)])),
+            Membership::World => Ok(Some((0..world).map(GlobalRank).collect())),
+            Membership::First(_) | Membership::Unknown => {
+                fault(format!("it has {size} ranks of {world}, and its members are not known; list them"))
             }
         };
     }

@@ -73,6 +73,46 @@ pub enum VerifyError {
     EdgeBroken { before: String, after: String },
 }
 
+impl VerifyError {
+    /// The name of the node at fault: of two, the one that has to change. `None` where no node of the graph is.
+    #[must_use]
+    pub fn node(&self) -> Option<&str> {
+        match self {
+            Self::TwiceInOrder { node }
+            | Self::SecondOutput { node }
+            | Self::OutputNotLast { node }
+            | Self::OperandGone { node, .. }
+            | Self::UseBeforeDefinition { node, .. }
+            | Self::Holes { node, .. }
+            | Self::HoleOrder { node }
+            | Self::WaitForNothing { node }
+            | Self::WaitType { node, .. }
+            | Self::WaitList { node, .. }
+            | Self::NoRegion { node }
+            | Self::RegionSplit { node, .. }
+            | Self::NoGroup { node }
+            | Self::NoInput { node }
+            | Self::NoOut { node }
+            | Self::OutNotUsed { node }
+            | Self::CollectiveType { node, .. }
+            | Self::CollectiveCount { node, .. }
+            | Self::CollectiveDim { node, .. }
+            | Self::Indivisible { node, .. }
+            | Self::NameTwice { name: node }
+            | Self::ReadPending { reader: node, .. }
+            | Self::EdgeEndGone { before: node, .. }
+            | Self::EdgeBroken { after: node, .. } => Some(node),
+            Self::Dangling { .. }
+            | Self::RegionParent { .. }
+            | Self::RegionDepth { .. }
+            | Self::EmptyGroup { .. }
+            | Self::GroupWithoutSize { .. }
+            | Self::GroupSize { .. }
+            | Self::RankTwice { .. } => None,
+        }
+    }
+}
+
 /// All faults of a graph; at least one. Prints one a line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VerifyErrors(pub Vec<VerifyError>);

@@ -2,7 +2,7 @@
 
 use super::TogetherError;
 use crate::ir::communication::{Launch, Launches};
-use crate::ir::{GlobalRank, Graph, GroupId, NodeId, ProcessGroup};
+use crate::ir::{GlobalRank, Graph, GroupId, Membership, NodeId, ProcessGroup};
 use hashbrown::HashMap;
 use indexmap::IndexMap;
 use rustc_hash::FxBuildHasher;
@@ -80,10 +80,10 @@ fn launched_in(graph: &Graph, rank: usize) -> Result<Vec<(GroupId, NodeId)>, Tog
 fn team(group: &ProcessGroup, rank: usize, ranks: usize, node: &str) -> Result<Vec<u32>, TogetherError> {
     let name = || group.name.to_string();
     if group.members.is_empty() {
-        return match group.size {
-            Some(1) => Ok(vec![rank as u32]),
-            size if size.is_none_or(|size| size as usize == ranks) => Ok((0..ranks as u32).collect()),
-            _ => Err(TogetherError::UnknownMembers { rank, group: name() }),
+        return match Membership::of_unlisted(group.size, Some(ranks as u32)) {
+            Membership::Alone => Ok(vec![rank as u32]),
+            Membership::World => Ok((0..ranks as u32).collect()),
+            Membership::First(_) | Membership::Unknown => Err(TogetherError::UnknownMembers { rank, group: name() }),
         };
     }
     let list = group.members.iter().find(|list| list.iter().any(|member| member.0 as usize == rank));
