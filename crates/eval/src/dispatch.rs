@@ -7,6 +7,7 @@ use super::tensor::{Tensor, count, dense_strides};
 use super::value::Value;
 use super::{copy, create, layout, linear, pointwise, scalars};
 use bucketeer::ir::Arg;
+use bucketeer::ir::operators::TORCH_NAMESPACES;
 
 /// Evaluates a call whose meaning is known.
 pub fn known(call: &mut Call<'_>) -> Done {
@@ -42,9 +43,6 @@ pub fn known(call: &mut Call<'_>) -> Done {
     }
 }
 
-/// Namespaces whose operators are what their names say. In any other, `mylib.cat` may be anything.
-const KNOWN: &[&str] = &["", "aten", "prims", "torch", "operator", "_operator", "method"];
-
 /// Namespaces of which only numbers are computed here: of tensors, `builtins.float` is something else than PyTorch's.
 const NUMBERS: &[&str] = &["math", "builtins"];
 
@@ -57,7 +55,7 @@ const ALSO_KNOWN: &[(&str, &str)] = &[
 
 /// Whether a name means here what PyTorch means by it.
 pub fn is_known_name(namespace: &str, base: &str) -> bool {
-    KNOWN.contains(&namespace) || ALSO_KNOWN.contains(&(namespace, base))
+    TORCH_NAMESPACES.contains(&namespace) || ALSO_KNOWN.contains(&(namespace, base))
 }
 
 fn family(call: &mut Call<'_>) -> Done {

@@ -5,6 +5,7 @@ use super::memory::Fault;
 use super::tensor::{MAX_ELEMENTS, MAX_STRIDE, Tensor, count, span};
 use super::value::{Scalar, Value};
 use bucketeer::ir::Arg;
+use bucketeer::ir::operators::{ViewKind, view_kind};
 
 fn tensor(tensor: Tensor) -> Done {
     Ok(Some(Value::Tensor(tensor)))
@@ -12,33 +13,39 @@ fn tensor(tensor: Tensor) -> Done {
 
 /// Evaluates a view.
 pub fn layout(call: &mut Call<'_>) -> Done {
-    if matches!(call.base, "getitem" | "item" | "get_tuple_element") {
+    let Some(kind) = view_kind(call.base) else { return Ok(None) };
+    if matches!(kind, ViewKind::Element | ViewKind::TupleElement) {
         return element(call);
     }
     let Some(input) = call.first()? else { return Ok(None) };
-    match call.base {
-        "view" if call.overload == "dtype" || matches!(call.arg(1, &["dtype"]), Some(Arg::DType(_))) => {
+    match kind {
+        ViewKind::View if call.overload == "dtype" || matches!(call.arg(1, &["dtype"]), Some(Arg::DType(_))) => {
             let dtype = call.dtype(1).ok_or_else(|| Fault::misfit("no dtype is given"))?;
             tensor(input.bit_cast(dtype).map_err(Fault::Misfit)?)
         }
-        "bitcast" => match call.dtype(1) {
+        ViewKind::Bits => match call.dtype(1) {
             Some(dtype) => tensor(input.bit_cast(dtype).map_err(Fault::Misfit)?),
             None => Ok(None),
         },
-        "view" | "reshape" | "_unsafe_view" | "_reshape_alias" | "view_as" | "reshape_as" => reshape(call, input),
-        "flatten" | "ravel" => flatten(call, input),
-        "permute" => permute(call, &input),
-        "transpose" | "t" | "swapaxes" | "swapdims" => transpose(call, input),
-        "expand" | "broadcast_to" | "expand_as" => expand(call, &input),
-        "broadcast_in_dim" => broadcast_in_dim(call, &input),
-        "slice" | "narrow" | "select" => cut(call, &input),
-        "squeeze" | "squeeze_dims" => squeeze(call, input),
-        "unsqueeze" => unsqueeze(call, input),
-        "split" | "split_with_sizes" | "chunk" | "unbind" => split(call, &input),
-        "as_strided" => as_strided(call, input),
-        "alias" | "detach" | "lift_fresh" | "positive" | "view_of" | "resolve_conj" | "resolve_neg" => tensor(input),
-        "contiguous" if input.is_dense() => tensor(input),
-        _ => Ok(None),
+        ViewKind::View | ViewKind::Reshape => {
+            let sizes = target_sizes(call, input.elements())?;
+            reshape_to(call, &input, &sizes, kind)
+        }
+        ViewKind::Flatten => flatten(call, input),
+        ViewKind::Permute => permute(call, &input),
+        ViewKind::Transpose => transpose(call, input),
+        ViewKind::Expand => expand(call, &input),
+        ViewKind::BroadcastInDim => broadcast_in_dim(call, &input),
+        ViewKind::Slice | ViewKind::Narrow | ViewKind::Select => cut(call, &input, kind),
+        ViewKind::Squeeze => squeeze(call, input),
+        ViewKind::Unsqueeze => unsqueeze(call, input),
+        ViewKind::Split | ViewKind::Chunk | ViewKind::Unbind => split(call, &input, kind),
+        ViewKind::Strided => as_strided(call, input),
+        ViewKind::Same => tensor(input),
+        ViewKind::Contiguous if input.is_dense() => tensor(input),
+        ViewKind::Contiguous | ViewKind::Convert | ViewKind::Unflatten | ViewKind::Element | ViewKind::TupleElement => {
+            Ok(None)
+        }
     }
 }
 
@@ -88,15 +95,10 @@ fn target_sizes(call: &Call<'_>, elements: usize) -> Result<Vec<usize>, Fault> {
     if count(&sizes) == elements { Ok(sizes) } else { Err(fault()) }
 }
 
-fn reshape(call: &mut Call<'_>, input: Tensor) -> Done {
-    let sizes = target_sizes(call, input.elements())?;
-    reshape_to(call, &input, &sizes)
-}
-
-fn reshape_to(call: &mut Call<'_>, input: &Tensor, sizes: &[usize]) -> Done {
+fn reshape_to(call: &mut Call<'_>, input: &Tensor, sizes: &[usize], kind: ViewKind) -> Done {
     match input.view(sizes) {
         Some(view) => tensor(view),
-        None if matches!(call.base, "reshape" | "reshape_as" | "flatten" | "ravel") => {
+        None if kind.may_copy() => {
             let bytes = call.read(input)?;
             call.make(input.dtype, sizes, Layout::Dense, bytes)
         }
@@ -117,7 +119,7 @@ fn flatten(call: &mut Call<'_>, input: Tensor) -> Done {
         _ if start > end => return Err(Fault::misfit("flatten ends before it starts")),
         _ => [&input.sizes[..start], &[count(&input.sizes[start..=end])], &input.sizes[end + 1..]].concat(),
     };
-    reshape_to(call, &input, &sizes)
+    reshape_to(call, &input, &sizes, ViewKind::Flatten)
 }
 
 fn permute(call: &Call<'_>, input: &Tensor) -> Done {
@@ -135,7 +137,8 @@ fn permute(call: &Call<'_>, input: &Tensor) -> Done {
 
 fn transpose(call: &Call<'_>, mut input: Tensor) -> Done {
     let rank = input.sizes.len();
-    if rank < 2 && call.base == "t" {
+    // `t(x)`, which names no dimensions.
+    if rank < 2 && call.args.positional.len() + call.args.keyword.len() == 1 {
         return tensor(input);
     }
     let (a, b) = (call.dim(1, "dim0", 0, rank)?, call.dim(2, "dim1", 1, rank)?);
@@ -206,20 +209,20 @@ fn select(input: &Tensor, dim: usize, index: i64) -> Done {
     tensor(part)
 }
 
-fn cut(call: &Call<'_>, input: &Tensor) -> Done {
+fn cut(call: &Call<'_>, input: &Tensor, kind: ViewKind) -> Done {
     let rank = input.sizes.len();
     if rank == 0 {
         return Err(Fault::misfit("a single element has no dimensions"));
     }
     // The native text writes `slice(x, start, end, dim=d)`, ATen `slice(x, d, start, end)`.
-    let shift = usize::from(!call.namespace.is_empty() || call.base != "slice");
+    let shift = usize::from(!call.namespace.is_empty() || kind != ViewKind::Slice);
     let dim = match shift {
         0 => wrap_dim(call.int_arg(call.args.get("dim"))?.unwrap_or(0), rank)?,
         _ => call.dim(1, "dim", 0, rank)?,
     };
-    match call.base {
-        "select" => select(input, dim, call.int(2, "index", 0)?),
-        "narrow" => {
+    match kind {
+        ViewKind::Select => select(input, dim, call.int(2, "index", 0)?),
+        ViewKind::Narrow => {
             let start = call.int(2, "start", 0)?;
             let length = call.int(3, "length", 0)?;
             let start = if start < 0 { start.saturating_add(input.sizes[dim] as i64) } else { start };
@@ -279,19 +282,20 @@ pub fn split_sizes(call: &Call<'_>, total: usize) -> Result<Vec<usize>, Fault> {
         };
     }
     let number = sizes.first().copied().unwrap_or(1);
-    let part = if call.base == "chunk" { total.div_ceil(number.max(1)).max(1) } else { number };
+    let part =
+        if view_kind(call.base) == Some(ViewKind::Chunk) { total.div_ceil(number.max(1)).max(1) } else { number };
     if part == 0 {
         return if total == 0 { Ok(vec![0]) } else { Err(Fault::misfit("parts of size zero")) };
     }
     Ok((0..total.max(1)).step_by(part).map(|start| part.min(total - start)).collect())
 }
 
-fn split(call: &Call<'_>, input: &Tensor) -> Done {
+fn split(call: &Call<'_>, input: &Tensor, kind: ViewKind) -> Done {
     let rank = input.sizes.len();
     if rank == 0 {
         return Err(Fault::misfit("a single element has no dimensions"));
     }
-    if call.base == "unbind" {
+    if kind == ViewKind::Unbind {
         let dim = call.dim(1, "dim", 0, rank)?;
         let one = |index| select(input, dim, index as i64).map(|value| value.unwrap_or(Value::Scalar(Scalar::Int(0))));
         return (0..input.sizes[dim]).map(one).collect::<Result<_, _>>().map(|values| Some(Value::Tuple(values)));

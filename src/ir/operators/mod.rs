@@ -12,8 +12,10 @@ mod python;
 mod reading;
 mod schema;
 mod table;
+mod views;
 
 pub use declared::{DeclareError, Operators};
+pub use views::{TORCH_NAMESPACES, ViewKind, view_kind};
 
 use super::args::{Arg, Args};
 use super::optable::{Alias, Effects, Fence};

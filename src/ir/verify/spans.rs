@@ -6,6 +6,7 @@
 use crate::ir::args::{Arg, Args};
 use crate::ir::entities::NodeId;
 use crate::ir::graph::Graph;
+use crate::ir::operators::{ViewKind, view_kind};
 use crate::ir::ops::Op;
 use crate::ir::optable::split_target;
 use crate::ir::types::{Dim, TensorType};
@@ -35,14 +36,15 @@ impl Span {
         let operand = graph.operands(id).first().and_then(|&from| graph.tensor(from));
         let ("aten", base, _) = split_target(graph.text(target)) else { return self.somewhere() };
         let Some(from) = operand.filter(|from| self.begins && from.is_dense()) else { return self.somewhere() };
-        match base {
-            "view" | "_unsafe_view" | "reshape" | "flatten" | "unsqueeze" | "squeeze" | "alias" | "detach" => self,
-            _ => self.of_rows(from, base, graph.args_of(id)).unwrap_or_else(|| self.somewhere()),
+        match view_kind(base) {
+            Some(kind) if kind.keeps_order() => self,
+            Some(kind) => self.of_rows(from, kind, graph.args_of(id)).unwrap_or_else(|| self.somewhere()),
+            None => self.somewhere(),
         }
     }
 
     /// The bytes of some rows of a dense tensor.
-    fn of_rows(self, from: &TensorType, base: &str, args: &Args) -> Option<Self> {
+    fn of_rows(self, from: &TensorType, kind: ViewKind, args: &Args) -> Option<Self> {
         let rows = from.shape.first()?.as_const()?;
         let bytes = from.bytes().as_ref().and_then(Dim::as_const)?;
         if args.at(1, "dim").map_or(Some(0), Arg::as_int)? != 0 || rows == 0 || bytes == 0 {
@@ -52,21 +54,21 @@ impl Span {
             let from_end = at.checked_add(i64::try_from(rows).ok()?)?;
             u64::try_from(if at < 0 { from_end } else { at }).ok()
         };
-        let (first, last) = match base {
+        let (first, last) = match kind {
             // Every other row is among these, but a part of it is not where types would have it.
-            "slice" if args.at(4, "step").is_some_and(|step| step.as_int() != Some(1)) => return None,
-            "slice" => {
+            ViewKind::Slice if args.at(4, "step").is_some_and(|step| step.as_int() != Some(1)) => return None,
+            ViewKind::Slice => {
                 let bound = |place, name, or| match args.at(place, name) {
                     None | Some(Arg::None) => Some(or),
                     Some(arg) => row(arg.as_int()?),
                 };
                 (bound(2, "start", 0)?, bound(3, "end", rows)?.min(rows))
             }
-            "narrow" => {
+            ViewKind::Narrow => {
                 let first = row(args.at(2, "start")?.as_int()?)?;
                 (first, first.checked_add(u64::try_from(args.at(3, "length")?.as_int()?).ok()?)?)
             }
-            "select" => {
+            ViewKind::Select => {
                 let first = row(args.at(2, "index")?.as_int()?)?;
                 (first, first.checked_add(1)?)
             }

@@ -3,6 +3,7 @@
 use super::LowerError;
 use super::build::refuse;
 use super::walk::{Value, Walk};
+use crate::ir::operators::{ViewKind, view_kind};
 use crate::ir::optable::{Alias, Fence, Placement};
 use crate::ir::{Arg, NodeId, Op, TensorType, Type};
 use crate::program::{BufferKind, CommOp, Compute, Layout, Made, Moves, Operand, Segment, StepKind, View};
@@ -78,8 +79,10 @@ impl Walk<'_> {
         if let Some(value) = self.view(id) {
             return Ok(value);
         }
-        let copies =
-            matches!(base, "reshape" | "view" | "_unsafe_view" | "reshape_as" | "flatten" | "ravel" | "contiguous");
+        // A view may be none where a bucket's memory lies otherwise.
+        let copies = view_kind(base).is_some_and(|kind| {
+            matches!(kind, ViewKind::View | ViewKind::Reshape | ViewKind::Flatten | ViewKind::Contiguous)
+        });
         if copies && let Some(value) = self.reshaped(id)? {
             return Ok(value);
         }

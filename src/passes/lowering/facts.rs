@@ -1,5 +1,6 @@
 //! What is known of a graph before it is lowered: who reads what, until when, and which values share memory.
 
+use crate::ir::operators::{TORCH_NAMESPACES, ViewKind, view_kind};
 use crate::ir::optable::{Alias, Effects, Fence, split_target};
 use crate::ir::{Args, Collective, DType, EffectTable, Graph, Memory, Name, NodeId, Op};
 use hashbrown::HashMap;
@@ -145,20 +146,7 @@ impl<'g> Facts<'g> {
     pub fn is_flat_view(&self, id: NodeId) -> bool {
         let dense = |id: NodeId| self.graph.tensor(id).is_some_and(crate::ir::TensorType::is_dense);
         let dtype = |id: NodeId| self.graph.tensor(id).map(|ty| ty.dtype);
-        let names = matches!(
-            self.base(id),
-            "view"
-                | "reshape"
-                | "_unsafe_view"
-                | "_reshape_alias"
-                | "flatten"
-                | "ravel"
-                | "squeeze"
-                | "unsqueeze"
-                | "alias"
-                | "detach"
-                | "unflatten"
-        );
+        let names = view_kind(self.base(id)).is_some_and(ViewKind::keeps_order);
         let operands = self.graph.operands(id);
         names
             && self.is_view(id)
@@ -207,16 +195,14 @@ impl<'g> Facts<'g> {
     }
 }
 
-/// Namespaces whose names mean what PyTorch means by them. `mylib.cat` is called, whatever it is.
-const KNOWN: &[&str] = &["", "aten", "prims", "torch", "operator", "_operator", "method"];
-
 /// Namespaces of communication, and the names in them that are lowered.
 const COMMUNICATION: &[&str] = &["c10d", "_dtensor", "opaque_comm", "c10d_functional", "_c10d_functional"];
 const COMMUNICATES: &[&str] = &["shard_dim_alltoall", "barrier", "send", "recv", "isend", "irecv"];
 
 fn known_base(target: &str) -> &str {
     let (namespace, base, _) = split_target(target);
-    let known = KNOWN.contains(&namespace) || (COMMUNICATION.contains(&namespace) && COMMUNICATES.contains(&base));
+    let known =
+        TORCH_NAMESPACES.contains(&namespace) || (COMMUNICATION.contains(&namespace) && COMMUNICATES.contains(&base));
     if known { base } else { "" }
 }
 

@@ -2,6 +2,7 @@
 
 use super::layouts;
 use super::walk::{Value, Walk};
+use crate::ir::operators::{ViewKind, view_kind};
 use crate::ir::optable::split_target;
 use crate::ir::{Arg, NodeId, Op};
 use crate::program::{Layout, View};
@@ -40,61 +41,61 @@ impl Walk<'_> {
     pub(super) fn view(&mut self, id: NodeId) -> Option<Value> {
         let &first = self.graph.operands(id).first()?;
         let base = self.facts.base(id);
-        let element = matches!(base, "getitem" | "item" | "get_tuple_element");
+        let kind = view_kind(base)?;
         match self.value(first) {
-            Value::Tuple(tuple) if element => {
+            Value::Tuple(tuple) if matches!(kind, ViewKind::Element | ViewKind::TupleElement) => {
                 let parts = &self.tuples[tuple as usize];
                 let at = wrap(self.int(id, self.graph.args_of(id).at(1, "index")?)?, parts.len())?;
                 Some(parts[at])
             }
-            Value::Tuple(_) if matches!(base, "alias" | "detach") => Some(self.value(first)),
-            Value::Tensor(from) => self.view_of_tensor(id, from, base),
+            Value::Tuple(_) if kind == ViewKind::Same => Some(self.value(first)),
+            Value::Tensor(from) => self.view_of_tensor(id, from, kind),
             _ => None,
         }
     }
 
-    fn view_of_tensor(&mut self, id: NodeId, from: View, base: &str) -> Option<Value> {
+    fn view_of_tensor(&mut self, id: NodeId, from: View, kind: ViewKind) -> Option<Value> {
         let old = self.build.layout(from).clone();
         let args = self.graph.args_of(id);
-        if matches!(base, "split" | "split_with_sizes" | "chunk" | "unbind") {
-            return self.split(id, from, &old, base);
-        }
-        if base == "item" {
-            return None;
+        if matches!(kind, ViewKind::Split | ViewKind::Chunk | ViewKind::Unbind) {
+            return self.split(id, from, &old, kind);
         }
         let stated: Option<Sizes> = match self.graph.tensor(id) {
             Some(ty) => Some(ty.shape.iter().map(crate::ir::Dim::as_const).collect::<Option<_>>()?),
             None => None,
         };
         let kept = |layout: Option<Layout>| layout.map(|layout| (layout, 0));
-        let (layout, skip) = match base {
-            "view" if matches!(args.at(1, "dtype"), Some(Arg::DType(_))) => {
+        let (layout, skip) = match kind {
+            ViewKind::View | ViewKind::Bits if matches!(args.at(1, "dtype"), Some(Arg::DType(_))) => {
                 let Some(Arg::DType(dtype)) = args.at(1, "dtype") else { return None };
                 kept(layouts::bit_cast(&old, *dtype))
             }
-            "bitcast" => match args.at(1, "dtype") {
-                Some(Arg::DType(dtype)) => kept(layouts::bit_cast(&old, *dtype)),
-                _ => None,
-            },
-            "view" | "reshape" | "_unsafe_view" | "_reshape_alias" | "view_as" | "reshape_as" | "flatten" | "ravel"
-            | "unflatten" => kept(layouts::reshape(&old, stated.as_deref()?)),
-            "permute" => kept(self.permute(id, &old)),
-            "transpose" | "t" | "swapaxes" | "swapdims" => kept(self.transpose(id, &old, base)),
-            "expand" | "broadcast_to" | "expand_as" => kept(layouts::expand(&old, stated.as_deref()?)),
-            "slice" | "narrow" => self.slice(id, &old, base),
-            "select" => self.select(id, &old, args.at(1, "dim"), args.at(2, "index")?),
-            "getitem" => self.select(id, &old, None, args.at(1, "index")?),
-            "squeeze" | "squeeze_dims" => kept(self.squeeze(id, &old)),
-            "unsqueeze" => {
+            ViewKind::View | ViewKind::Reshape | ViewKind::Flatten | ViewKind::Unflatten => {
+                kept(layouts::reshape(&old, stated.as_deref()?))
+            }
+            ViewKind::Permute => kept(self.permute(id, &old)),
+            ViewKind::Transpose => kept(self.transpose(id, &old)),
+            ViewKind::Expand => kept(layouts::expand(&old, stated.as_deref()?)),
+            ViewKind::Slice | ViewKind::Narrow => self.slice(id, &old, kind),
+            ViewKind::Select => self.select(id, &old, args.at(1, "dim"), args.at(2, "index")?),
+            ViewKind::Element => self.select(id, &old, None, args.at(1, "index")?),
+            ViewKind::Squeeze => kept(self.squeeze(id, &old)),
+            ViewKind::Unsqueeze => {
                 let dim = wrap(self.int(id, args.at(1, "dim")?)?, old.shape.len() + 1)?;
                 kept(layouts::unsqueeze(&old, dim))
             }
-            "alias" | "detach" | "lift_fresh" | "positive" | "view_of" | "resolve_conj" | "resolve_neg" => {
-                kept(Some(old))
-            }
-            "contiguous" if old.is_dense() => kept(Some(old)),
-            "to" if self.stays(id) => kept(Some(old)),
-            _ => None,
+            ViewKind::Same => kept(Some(old)),
+            ViewKind::Contiguous if old.is_dense() => kept(Some(old)),
+            ViewKind::Convert if self.stays(id) => kept(Some(old)),
+            ViewKind::Contiguous
+            | ViewKind::Convert
+            | ViewKind::Bits
+            | ViewKind::TupleElement
+            | ViewKind::BroadcastInDim
+            | ViewKind::Strided
+            | ViewKind::Split
+            | ViewKind::Chunk
+            | ViewKind::Unbind => None,
         }?;
         let agrees = stated.is_none_or(|stated| stated == layout.shape)
             && (self.unconverted.contains(&id) || self.graph.tensor(id).is_none_or(|ty| ty.dtype == layout.dtype));
@@ -123,12 +124,13 @@ impl Walk<'_> {
         layouts::permute(old, &dims)
     }
 
-    fn transpose(&self, id: NodeId, old: &Layout, base: &str) -> Option<Layout> {
+    fn transpose(&self, id: NodeId, old: &Layout) -> Option<Layout> {
         let rank = old.shape.len();
-        if rank < 2 {
-            return (base == "t").then(|| old.clone());
-        }
         let args = self.graph.args_of(id);
+        if rank < 2 {
+            // `t(x)`, which names no dimensions.
+            return (args.positional.len() + args.keyword.len() == 1).then(|| old.clone());
+        }
         let dim = |at: usize, name: &str, default: i64| wrap(self.int_or(id, args.at(at, name), default)?, rank);
         let (a, b) = (dim(1, "dim0", 0)?, dim(2, "dim1", 1)?);
         let mut order: Vec<usize> = (0..rank).collect();
@@ -136,17 +138,17 @@ impl Walk<'_> {
         layouts::permute(old, &order)
     }
 
-    fn slice(&self, id: NodeId, old: &Layout, base: &str) -> Option<(Layout, u64)> {
+    fn slice(&self, id: NodeId, old: &Layout, kind: ViewKind) -> Option<(Layout, u64)> {
         let graph = self.graph;
         let Op::Call(target) = graph.node(id).op else { return None };
         let args = graph.args_of(id);
         // The native text writes `slice(x, start, end, dim=d)`, ATen `slice(x, d, start, end)`.
-        let native = split_target(graph.text(target)).0.is_empty() && base == "slice";
+        let native = split_target(graph.text(target)).0.is_empty() && kind == ViewKind::Slice;
         let dim = if native { args.get("dim") } else { args.at(1, "dim") };
         let dim = wrap(self.int_or(id, dim, 0)?, old.shape.len())?;
         let size = i64::try_from(old.shape[dim]).ok()?;
         let shift = usize::from(!native);
-        if base == "narrow" {
+        if kind == ViewKind::Narrow {
             let (start, length) = (self.int(id, args.at(2, "start")?)?, self.int(id, args.at(3, "length")?)?);
             let start = if start < 0 { start + size } else { start };
             return layouts::slice(old, dim, u64::try_from(start).ok()?, u64::try_from(length).ok()?, 1);
@@ -178,24 +180,25 @@ impl Walk<'_> {
         Some(layouts::squeeze(old, &|dim| dims.contains(&dim)))
     }
 
-    fn split(&mut self, id: NodeId, from: View, old: &Layout, base: &str) -> Option<Value> {
+    fn split(&mut self, id: NodeId, from: View, old: &Layout, kind: ViewKind) -> Option<Value> {
         let args = self.graph.args_of(id);
-        let dim_at = if base == "unbind" { 1 } else { 2 };
+        let dim_at = if kind == ViewKind::Unbind { 1 } else { 2 };
         let dim = wrap(self.int_or(id, args.at(dim_at, "dim"), 0)?, old.shape.len())?;
         let total = old.shape[dim];
-        if base == "unbind" {
+        if kind == ViewKind::Unbind {
             let parts: Option<Vec<(Layout, u64)>> = (0..total).map(|at| layouts::select(old, dim, at)).collect();
             return self.parts(from, parts?);
         }
-        let asked =
-            args.at(1, if base == "chunk" { "chunks" } else { "split_size" }).or_else(|| args.get("split_sizes"));
+        let asked = args
+            .at(1, if kind == ViewKind::Chunk { "chunks" } else { "split_size" })
+            .or_else(|| args.get("split_sizes"));
         let listed = matches!(asked, Some(Arg::List(_) | Arg::Tuple(_)));
         let numbers = self.ints(id, asked)?;
         let sizes: Vec<u64> = if listed {
             numbers.into_iter().map(|size| u64::try_from(size).ok()).collect::<Option<_>>()?
         } else {
             let number = u64::try_from(*numbers.first()?).ok()?;
-            let part = if base == "chunk" { total.div_ceil(number.max(1)).max(1) } else { number };
+            let part = if kind == ViewKind::Chunk { total.div_ceil(number.max(1)).max(1) } else { number };
             if part == 0 || total / part > u64::from(u32::MAX) {
                 return None;
             }

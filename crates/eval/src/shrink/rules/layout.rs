@@ -6,35 +6,34 @@ use crate::shrink::extents::Extent;
 use crate::shrink::node::Node;
 use crate::shrink::trace::Shape;
 use bucketeer::ir::Arg;
+use bucketeer::ir::operators::{ViewKind, view_kind};
 
 /// The sizes of a view.
 pub fn shape(node: &mut Node<'_>) -> Option<Shape> {
-    if matches!(node.base, "getitem" | "item" | "get_tuple_element") {
+    // What splits into copies has the sizes of what splits into views.
+    let Some(kind) = view_kind(node.base.strip_suffix("_copy").unwrap_or(node.base)) else { return None };
+    if matches!(kind, ViewKind::Element | ViewKind::TupleElement) {
         return parts::element(node);
     }
     let dims = node.first()?;
     let cast = |node: &Node<'_>| matches!(node.arg(1, &["dtype"]), Some((_, Arg::DType(_))));
-    let dims = match node.base {
-        "view" | "bitcast" if cast(node) => reshape::bits(node, dims)?,
-        "view" | "reshape" | "_unsafe_view" | "_reshape_alias" | "view_as" | "reshape_as" => {
-            reshape::view(node, &dims)?
-        }
-        "flatten" | "ravel" => reshape::flatten(node, dims)?,
-        "permute" => permute(node, &dims)?,
-        "transpose" | "t" | "swapaxes" | "swapdims" => transpose(node, dims)?,
-        "expand" | "broadcast_to" | "expand_as" => expand(node, &dims)?,
-        "slice" | "narrow" | "select" => parts::cut(node, dims)?,
-        "squeeze" | "squeeze_dims" => squeeze(node, dims)?,
-        "unsqueeze" => {
+    let dims = match kind {
+        ViewKind::View | ViewKind::Bits if cast(node) => reshape::bits(node, dims)?,
+        ViewKind::View | ViewKind::Reshape => reshape::view(node, &dims)?,
+        ViewKind::Flatten => reshape::flatten(node, dims)?,
+        ViewKind::Permute => permute(node, &dims)?,
+        ViewKind::Transpose => transpose(node, dims)?,
+        ViewKind::Expand => expand(node, &dims)?,
+        ViewKind::Slice | ViewKind::Narrow | ViewKind::Select => parts::cut(node, dims, kind)?,
+        ViewKind::Squeeze => squeeze(node, dims)?,
+        ViewKind::Unsqueeze => {
             let mut dims = dims;
             let dim = node.dim_at(1, "dim", 0, dims.len() + 1)?;
             dims.insert(dim, node.extents().fixed(1));
             dims
         }
-        "split" | "split_with_sizes" | "split_with_sizes_copy" | "split_copy" | "chunk" | "unbind" => {
-            return parts::split(node, dims);
-        }
-        "as_strided" | "broadcast_in_dim" => {
+        ViewKind::Split | ViewKind::Chunk | ViewKind::Unbind => return parts::split(node, dims, kind),
+        ViewKind::Strided | ViewKind::BroadcastInDim => {
             node.fix(&dims);
             let (_, arg) = node.arg(1, &["size", "shape"])?;
             let sizes = node.ints(arg)?;
@@ -43,8 +42,13 @@ pub fn shape(node: &mut Node<'_>) -> Option<Shape> {
                 .map(|size| Some(node.extents().fixed(u64::try_from(size).ok()?)))
                 .collect::<Option<_>>()?
         }
-        "alias" | "detach" | "lift_fresh" | "positive" | "view_of" | "resolve_conj" | "resolve_neg" => dims,
-        _ => return None,
+        ViewKind::Same => dims,
+        ViewKind::Bits
+        | ViewKind::Unflatten
+        | ViewKind::Contiguous
+        | ViewKind::Convert
+        | ViewKind::Element
+        | ViewKind::TupleElement => return None,
     };
     Some(Shape::Tensor(dims))
 }

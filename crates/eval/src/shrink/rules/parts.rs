@@ -6,6 +6,7 @@ use crate::shrink::extents::Extent;
 use crate::shrink::node::{Found, Node};
 use crate::shrink::trace::{Shape, is_list};
 use bucketeer::ir::Arg;
+use bucketeer::ir::operators::ViewKind;
 
 /// An element of a tuple, or a row of a tensor.
 pub fn element(node: &mut Node<'_>) -> Option<Shape> {
@@ -23,20 +24,20 @@ pub fn element(node: &mut Node<'_>) -> Option<Shape> {
 }
 
 /// A slice of a tensor, or a place in it.
-pub fn cut(node: &mut Node<'_>, mut dims: Vec<Extent>) -> Option<Vec<Extent>> {
-    let native = node.namespace.is_empty() && node.base == "slice";
+pub fn cut(node: &mut Node<'_>, mut dims: Vec<Extent>, kind: ViewKind) -> Option<Vec<Extent>> {
+    let native = node.namespace.is_empty() && kind == ViewKind::Slice;
     let at = usize::from(!native);
     let dim = match node.arg(1, &["dim"]).filter(|_| !native) {
         Some((_, arg)) => wrap_dim(node.int(arg)?, dims.len()).ok()?,
         None => wrap_dim(node.args.get("dim").map_or(Some(0), |arg| node.int(arg))?, dims.len()).ok()?,
     };
     let size = node.size(*dims.get(dim)?);
-    match node.base {
-        "select" => {
+    match kind {
+        ViewKind::Select => {
             let found = node.arg(2, &["index"])?;
             select(node, dims, dim, &found)
         }
-        "narrow" => {
+        ViewKind::Narrow => {
             let (start, length) = (node.arg(2, &["start"])?, node.arg(3, &["length"])?);
             let (from, count) = (u64::try_from(node.int(start.1)?).ok()?, u64::try_from(node.int(length.1)?).ok()?);
             let rest = size.checked_sub(from.checked_add(count)?)?;
@@ -107,10 +108,10 @@ fn select(node: &mut Node<'_>, mut dims: Vec<Extent>, dim: usize, index: &Found<
 }
 
 /// Parts along a dimension.
-pub fn split(node: &mut Node<'_>, dims: Vec<Extent>) -> Option<Shape> {
-    let dim = node.dim_at(if node.base == "unbind" { 1 } else { 2 }, "dim", 0, dims.len())?;
+pub fn split(node: &mut Node<'_>, dims: Vec<Extent>, kind: ViewKind) -> Option<Shape> {
+    let dim = node.dim_at(if kind == ViewKind::Unbind { 1 } else { 2 }, "dim", 0, dims.len())?;
     let whole = dims[dim];
-    if node.base == "unbind" {
+    if kind == ViewKind::Unbind {
         node.fix(&[whole]);
         let mut rest = dims;
         rest.remove(dim);
@@ -127,7 +128,7 @@ pub fn split(node: &mut Node<'_>, dims: Vec<Extent>) -> Option<Shape> {
         node.are_sizes_of(&found, &parts);
         parts
     } else {
-        even(node, whole, &found)?
+        even(node, whole, &found, kind)?
     };
     let part = |part: Extent| {
         let mut dims = dims.clone();
@@ -138,10 +139,10 @@ pub fn split(node: &mut Node<'_>, dims: Vec<Extent>) -> Option<Shape> {
 }
 
 /// Parts of one size, the last one shorter where it does not divide.
-fn even(node: &mut Node<'_>, whole: Extent, found: &Found<'_>) -> Option<Vec<Extent>> {
+fn even(node: &mut Node<'_>, whole: Extent, found: &Found<'_>, kind: ViewKind) -> Option<Vec<Extent>> {
     let number = u64::try_from(node.int(found.1)?).ok().filter(|&number| number > 0)?;
     let size = node.size(whole);
-    let chunks = node.base == "chunk";
+    let chunks = kind == ViewKind::Chunk;
     let part = if chunks { size.div_ceil(number).max(1) } else { number };
     let (full, rest) = (size / part, size % part);
     if full + u64::from(rest > 0) > 1 << 16 {
