@@ -336,3 +336,26 @@ fn what_a_later_launch_makes_of_a_bucket_in_place_is_copied_behind_that_launch()
     assert_eq!(report.in_place, 1);
     assert_eq!(steps(&program, |kind| matches!(kind, StepKind::Unpack(_))), 2);
 }
+
+#[test]
+fn parts_that_autograd_does_not_track_are_placements_and_evaluated() {
+    for (split, parts) in [
+        ("aten.unsafe_split.Tensor(y, 3, 0)", [3, 3, 2]),
+        ("aten.unsafe_split_with_sizes.default(y, [3, 3, 2], 0)", [3, 3, 2]),
+        ("aten.unsafe_chunk.default(y, 3, 0)", [3, 3, 2]),
+    ] {
+        let part = |at: usize| format!("p{at} = operator.getitem(s, {at}) : f32[{}]", parts[at]);
+        let text = format!(
+            "x = input f32[8]\ny = neg(x) : f32[8]\ns = {split}\n{}\n{}\n{}\n\
+             r = all_reduce(p2, sum, G:2) : f32[2]\nw = wait(r) : f32[2]\nz = relu(p1) : f32[3]\noutput(w, z, p0)",
+            part(0),
+            part(1),
+            part(2)
+        );
+        let (program, _) = lowered(&text);
+        assert_eq!(steps(&program, |kind| matches!(kind, StepKind::Compute(_))), 2, "{split}\n{program}");
+        let whole = text.replace(split, "aten.split_with_sizes.default(y, [3, 3, 2], 0)");
+        let outputs = |text: &str| bucketeer_eval::evaluate(&graph(text), &Default::default()).unwrap();
+        assert_eq!(outputs(&text), outputs(&whole), "{split}");
+    }
+}
