@@ -7,6 +7,7 @@
 mod advice;
 mod buckets;
 mod check_ranks;
+mod completions;
 mod convert;
 #[cfg(unix)]
 mod doctor;
@@ -16,6 +17,7 @@ mod inspect;
 #[cfg(unix)]
 mod launch;
 mod lower;
+mod man;
 mod output;
 mod proof;
 mod rewrite;
@@ -25,12 +27,23 @@ mod talk;
 mod units;
 mod verify;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 use std::process::ExitCode;
 
-/// Merges the collectives of distributed training graphs into buckets, and says why.
+/// Merges the collectives of distributed training graphs into buckets, and says why
+///
+/// Reads the graph of a training step as PyTorch (FX text, torch.export) or JAX (XLA HLO text) wrote it,
+/// merges its all-gathers, reduce-scatters and all-reduces by size, proves that the result computes the same,
+/// says of each collective what became of it, and writes the graph back in the form it came in.
 #[derive(Debug, Parser)]
-#[command(version, about, max_term_width = 100)]
+#[command(
+    name = "bucketeer",
+    version,
+    long_version = env!("BUCKETEER_LONG_VERSION"),
+    max_term_width = 100,
+    verbatim_doc_comment,
+    after_long_help = EXAMPLES
+)]
 struct Arguments {
     #[command(subcommand)]
     command: Command,
@@ -49,7 +62,21 @@ enum Command {
     Launch(launch::LaunchArgs),
     #[cfg(unix)]
     Doctor(doctor::DoctorArgs),
+    Completions(completions::CompletionsArgs),
+    Man(man::ManArgs),
 }
+
+/// Each command stands in a line of its own, and runs in the project's folder.
+const EXAMPLES: &str = "\
+Examples:
+  Merge the collectives of a PyTorch graph, and say of each what became of it:
+    bucketeer rewrite fixtures/fx/fsdp_l2_ws8_bf16.backward.txt --explain -o merged.txt
+  Merge those of an XLA module, with a cap:
+    bucketeer rewrite fixtures/hlo/ar_five_sizes.hlo --all-reduce 12KiB -o merged.hlo
+  Draw what depends on what, in the colours of the buckets:
+    bucketeer inspect fixtures/fx/fsdp_l2_ws8_bf16.backward.txt --svg -o graph.svg
+
+`bucketeer COMMAND --help` says what a command does, and all of its options.";
 
 /// How a command that did its work ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -80,6 +107,8 @@ fn main() -> ExitCode {
         Command::Launch(arguments) => launch::run(&arguments),
         #[cfg(unix)]
         Command::Doctor(arguments) => doctor::run(&arguments),
+        Command::Completions(arguments) => completions::run(&arguments, Arguments::command()),
+        Command::Man(arguments) => man::run(&arguments, Arguments::command()),
     };
     match verdict {
         // A part of the input was left out, for it is at fault.

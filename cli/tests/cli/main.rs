@@ -3,9 +3,11 @@
 mod bad_input;
 mod convert;
 mod export;
+mod help;
 mod hlo;
 mod launch;
 mod lower;
+mod manuals;
 mod options;
 mod output;
 mod pictures;
