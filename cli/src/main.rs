@@ -27,7 +27,7 @@ mod talk;
 mod units;
 mod verify;
 
-use clap::{CommandFactory, Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use std::process::ExitCode;
 
 /// Merges the collectives of distributed training graphs into buckets, and says why
@@ -45,6 +45,8 @@ use std::process::ExitCode;
     after_long_help = EXAMPLES
 )]
 struct Arguments {
+    #[command(flatten)]
+    talk: talk::TalkArgs,
     #[command(subcommand)]
     command: Command,
 }
@@ -92,10 +94,13 @@ enum Verdict {
 fn main() -> ExitCode {
     #[cfg(unix)]
     if let Err(reason) = launch::child::bind_to_launcher() {
-        talk::say(&format!("error: {reason}"));
+        talk::insist(&format!("error: {reason}"));
         return ExitCode::from(2);
     }
-    let verdict = match Arguments::parse().command {
+    let tool = Arguments::command().color(talk::color_choice(std::env::args_os()));
+    let arguments = Arguments::from_arg_matches(&tool.get_matches()).unwrap_or_else(|error| error.exit());
+    arguments.talk.apply();
+    let verdict = match arguments.command {
         Command::Rewrite(arguments) => rewrite::run(*arguments),
         Command::Inspect(arguments) => inspect::run(arguments),
         Command::Convert(arguments) => convert::run(&arguments),
@@ -104,7 +109,7 @@ fn main() -> ExitCode {
         Command::Run(arguments) => run::run(arguments),
         Command::Lower(arguments) => lower::run(arguments),
         #[cfg(unix)]
-        Command::Launch(arguments) => launch::run(&arguments),
+        Command::Launch(launched) => launch::run(&launched, &arguments.talk),
         #[cfg(unix)]
         Command::Doctor(arguments) => doctor::run(&arguments),
         Command::Completions(arguments) => completions::run(&arguments, Arguments::command()),
@@ -119,11 +124,11 @@ fn main() -> ExitCode {
         Err(error) if output::is_closed_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => match error.downcast_ref::<fault::InputFault>() {
             Some(fault) => {
-                talk::say(&format!("error: {fault}"));
+                talk::insist(&format!("error: {fault}"));
                 ExitCode::from(1)
             }
             None => {
-                talk::say(&format!("error: {error:#}"));
+                talk::insist(&format!("error: {error:#}"));
                 ExitCode::from(2)
             }
         },

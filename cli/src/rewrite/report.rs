@@ -1,5 +1,7 @@
 //! What was done to a graph, as data: the tables are made from it, and it is the JSON.
 
+use crate::talk::Warning;
+use crate::units::human;
 use bucketeer::ir::{Dependencies, Graph, GroupId, NodeId};
 use bucketeer::passes::bucketing::{Bucket, BucketKind, BucketPlan, Decision, Member, MixedDtype, Mode};
 use bucketeer::passes::liveness::{PeakLive, peak_live};
@@ -121,7 +123,7 @@ pub struct GraphReport {
     pub no_device_data: bool,
     pub remarks: Vec<RemarkReport>,
     pub proof: ProofReport,
-    pub warnings: Vec<String>,
+    pub warnings: Vec<Warning>,
 }
 
 /// Whether the result is proven to compute what the graph did.
@@ -217,25 +219,27 @@ impl GraphReport {
     /// Adds what came of the proof; that nothing did deserves attention.
     pub fn take_proof(&mut self, proof: ProofReport) {
         if let ProofReport::CannotDecide { because } = &proof {
-            self.warnings.push(format!("graph `{}`: the result is not proven: {because}", self.graph));
+            let what = format!("graph `{}`: the result is not proven: {because}", self.graph);
+            self.warnings.push(Warning::OfResult(what));
         }
         self.proof = proof;
     }
 }
 
-fn warnings(report: &GraphReport) -> Vec<String> {
+fn warnings(report: &GraphReport) -> Vec<Warning> {
     let mut warnings = Vec::new();
     let Change { before, after } = report.peak_live_bytes;
     if u128::from(after) * 10 > u128::from(before) * 11 {
-        let (from, to) = (crate::units::human(before), crate::units::human(after));
-        warnings.push(format!(
+        let (from, to) = (human(before), human(after));
+        warnings.push(Warning::Advice(format!(
             "graph `{}`: peak live bytes grow from {from} to {to}, by {:.1} %; a lower cap keeps less alive",
             report.graph,
             growth_percent(before, after)
-        ));
+        )));
     }
     for (before, after) in &report.dropped_wishes {
-        warnings.push(format!("graph `{}`: the wish that `{after}` runs after `{before}` was given up", report.graph));
+        let what = format!("graph `{}`: the wish that `{after}` runs after `{before}` was given up", report.graph);
+        warnings.push(Warning::Advice(what));
     }
     warnings
 }

@@ -7,6 +7,7 @@ mod help;
 mod hlo;
 mod launch;
 mod lower;
+mod manners;
 mod manuals;
 mod options;
 mod output;
