@@ -154,13 +154,13 @@ fn hold(store: &TcpStore, time: Duration) -> bool {
     loop {
         for (rank, fate) in store.gone() {
             if fate != Fate::Left && !known.contains(&rank) {
-                talk::say(&format!("rank {} {fate}", rank.0));
+                talk::insist(&format!("rank {} {fate}", rank.0));
                 known.push(rank);
                 lost = true;
             }
         }
         if let Err(error) = store.get(&[]) {
-            talk::say(&error.to_string());
+            talk::insist(&error.to_string());
             return true;
         }
         let left = time.saturating_sub(start.elapsed());

@@ -8,6 +8,7 @@ use crate::buckets::BucketArgs;
 use crate::fault::InputFault;
 use crate::input::{FactsArgs, Inspected};
 use crate::table::{Align, Table};
+use crate::talk::Warning;
 use crate::units::{count, human, human_or_unknown};
 use crate::{Verdict, advice, input, output, talk};
 use anyhow::{Context, Result, bail};
@@ -90,7 +91,7 @@ pub fn run(arguments: InspectArgs) -> Result<Verdict> {
         if !errors.is_empty() {
             verdict = Verdict::Rejected;
             if !arguments.json {
-                talk::say(&format!(
+                talk::insist(&format!(
                     "error: {}",
                     InputFault::of_verify(&label, &document, index, &VerifyErrors(errors))
                 ));
@@ -110,7 +111,7 @@ pub fn run(arguments: InspectArgs) -> Result<Verdict> {
     }
     lines.iter_mut().for_each(|line| line.push('\n'));
     output::to_stdout(lines.concat().as_bytes())?;
-    reports.iter().flat_map(|report| &report.warnings).for_each(|warning| talk::warn(warning));
+    reports.iter().flat_map(|report| &report.warnings).for_each(Warning::say);
     Ok(verdict)
 }
 

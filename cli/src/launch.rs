@@ -4,6 +4,7 @@ pub mod child;
 mod lines;
 mod ranks;
 
+use crate::talk::TalkArgs;
 use crate::{Verdict, talk};
 use anyhow::{Context, Result, anyhow, bail};
 use bucketeer_comm::rendezvous::LAUNCHER_VARIABLE;
@@ -54,7 +55,7 @@ pub struct LaunchArgs {
 }
 
 /// Runs the command.
-pub fn run(arguments: &LaunchArgs) -> Result<Verdict> {
+pub fn run(arguments: &LaunchArgs, talk: &TalkArgs) -> Result<Verdict> {
     if arguments.command.first().is_some_and(|word| word == "launch") {
         bail!("launch cannot be launched; name what each process is to do");
     }
@@ -64,7 +65,7 @@ pub fn run(arguments: &LaunchArgs) -> Result<Verdict> {
     let handle = signals.handle();
     let receiving = std::thread::spawn(move || signals.forever().try_for_each(|signal| sender.send(signal)));
     allow_descriptors(arguments.nproc);
-    let ended = start(arguments).map(|mut ranks| {
+    let ended = start(arguments, talk).map(|mut ranks| {
         let ending = ranks.watch(&events, arguments.timeout.map(Duration::from_secs));
         ranks.finish();
         (ending, ranks.refused())
@@ -103,7 +104,7 @@ fn was(number: usize) -> &'static str {
 }
 
 /// Opens the store and starts all processes; if one cannot be started, none stays.
-fn start(arguments: &LaunchArgs) -> Result<Ranks> {
+fn start(arguments: &LaunchArgs, talk: &TalkArgs) -> Result<Ranks> {
     let program = std::env::current_exe().context("where this program is cannot be found out")?;
     let secret = match Secret::from_env()? {
         Some(secret) => secret,
@@ -116,6 +117,7 @@ fn start(arguments: &LaunchArgs) -> Result<Ranks> {
     for rank in 0..arguments.nproc {
         let mut command = Command::new(&program);
         command
+            .args(talk.words())
             .args(&arguments.command)
             .env("RANK", rank.to_string())
             .env("LOCAL_RANK", rank.to_string())

@@ -147,7 +147,7 @@ fn prove_or_stop(label: &str, graph: &Graph, program: &Program, asked: bool) -> 
         Proof::CannotDecide(fault) if asked => {
             bail!("{label}: graph `{}` is not proven; nothing is written\n{fault}", graph.name)
         }
-        Proof::CannotDecide(fault) => talk::say(&format!("  not proven: cannot decide: {fault}")),
+        Proof::CannotDecide(fault) => talk::insist(&format!("  not proven: cannot decide: {fault}")),
     }
     Ok(())
 }

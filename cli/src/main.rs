@@ -7,6 +7,7 @@
 mod advice;
 mod buckets;
 mod check_ranks;
+mod completions;
 mod convert;
 #[cfg(unix)]
 mod doctor;
@@ -16,6 +17,7 @@ mod inspect;
 #[cfg(unix)]
 mod launch;
 mod lower;
+mod man;
 mod output;
 mod proof;
 mod rewrite;
@@ -25,13 +27,26 @@ mod talk;
 mod units;
 mod verify;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use std::process::ExitCode;
 
-/// Merges the collectives of distributed training graphs into buckets, and says why.
+/// Merges the collectives of distributed training graphs into buckets, and says why
+///
+/// Reads the graph of a training step as PyTorch (FX text, torch.export) or JAX (XLA HLO text) wrote it,
+/// merges its all-gathers, reduce-scatters and all-reduces by size, proves that the result computes the same,
+/// says of each collective what became of it, and writes the graph back in the form it came in.
 #[derive(Debug, Parser)]
-#[command(version, about, max_term_width = 100)]
+#[command(
+    name = "bucketeer",
+    version,
+    long_version = env!("BUCKETEER_LONG_VERSION"),
+    max_term_width = 100,
+    verbatim_doc_comment,
+    after_long_help = EXAMPLES
+)]
 struct Arguments {
+    #[command(flatten)]
+    talk: talk::TalkArgs,
     #[command(subcommand)]
     command: Command,
 }
@@ -49,7 +64,21 @@ enum Command {
     Launch(launch::LaunchArgs),
     #[cfg(unix)]
     Doctor(doctor::DoctorArgs),
+    Completions(completions::CompletionsArgs),
+    Man(man::ManArgs),
 }
+
+/// Each command stands in a line of its own, and runs in the project's folder.
+const EXAMPLES: &str = "\
+Examples:
+  Merge the collectives of a PyTorch graph, and say of each what became of it:
+    bucketeer rewrite fixtures/fx/fsdp_l2_ws8_bf16.backward.txt --explain -o merged.txt
+  Merge those of an XLA module, with a cap:
+    bucketeer rewrite fixtures/hlo/ar_five_sizes.hlo --all-reduce 12KiB -o merged.hlo
+  Draw what depends on what, in the colours of the buckets:
+    bucketeer inspect fixtures/fx/fsdp_l2_ws8_bf16.backward.txt --svg -o graph.svg
+
+`bucketeer COMMAND --help` says what a command does, and all of its options.";
 
 /// How a command that did its work ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -65,10 +94,13 @@ enum Verdict {
 fn main() -> ExitCode {
     #[cfg(unix)]
     if let Err(reason) = launch::child::bind_to_launcher() {
-        talk::say(&format!("error: {reason}"));
+        talk::insist(&format!("error: {reason}"));
         return ExitCode::from(2);
     }
-    let verdict = match Arguments::parse().command {
+    let tool = Arguments::command().color(talk::color_choice(std::env::args_os()));
+    let arguments = Arguments::from_arg_matches(&tool.get_matches()).unwrap_or_else(|error| error.exit());
+    arguments.talk.apply();
+    let verdict = match arguments.command {
         Command::Rewrite(arguments) => rewrite::run(*arguments),
         Command::Inspect(arguments) => inspect::run(arguments),
         Command::Convert(arguments) => convert::run(&arguments),
@@ -77,9 +109,11 @@ fn main() -> ExitCode {
         Command::Run(arguments) => run::run(arguments),
         Command::Lower(arguments) => lower::run(arguments),
         #[cfg(unix)]
-        Command::Launch(arguments) => launch::run(&arguments),
+        Command::Launch(launched) => launch::run(&launched, &arguments.talk),
         #[cfg(unix)]
         Command::Doctor(arguments) => doctor::run(&arguments),
+        Command::Completions(arguments) => completions::run(&arguments, Arguments::command()),
+        Command::Man(arguments) => man::run(&arguments, Arguments::command()),
     };
     match verdict {
         // A part of the input was left out, for it is at fault.
@@ -90,11 +124,11 @@ fn main() -> ExitCode {
         Err(error) if output::is_closed_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => match error.downcast_ref::<fault::InputFault>() {
             Some(fault) => {
-                talk::say(&format!("error: {fault}"));
+                talk::insist(&format!("error: {fault}"));
                 ExitCode::from(1)
             }
             None => {
-                talk::say(&format!("error: {error:#}"));
+                talk::insist(&format!("error: {error:#}"));
                 ExitCode::from(2)
             }
         },

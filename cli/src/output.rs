@@ -56,6 +56,25 @@ pub fn write<C: Content + ?Sized>(path: Option<&Path>, content: &C) -> Result<()
     }
 }
 
+/// Does what [`write`] would, but leaves no trace: what can fail before a file is replaced fails here, too.
+pub fn rehearse<C: Content + ?Sized>(path: Option<&Path>, content: &C) -> Result<()> {
+    let Some(path) = path.filter(|path| path.as_os_str() != "-") else {
+        return content.write_to(&mut io::sink()).context("cannot write to stdout");
+    };
+    let could = destination(path).and_then(|Destination { target, old }| {
+        if old.is_none() && !fs::metadata(folder_of(&target))?.is_dir() {
+            return Err(io::Error::from(io::ErrorKind::NotADirectory));
+        }
+        content.write_to(&mut io::sink())
+    });
+    could.with_context(|| format!("cannot write {}", path.display()))
+}
+
+/// The folder that a file is in.
+fn folder_of(path: &Path) -> &Path {
+    path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
 /// What stands for a rank in the name of a file.
 pub const RANK: &str = "{rank}";
 
@@ -109,23 +128,33 @@ impl Drop for Staged {
     }
 }
 
-fn stage<C: Content + ?Sized>(path: &Path, content: &C) -> io::Result<Staged> {
+/// Where a file goes, and what is there.
+struct Destination {
+    target: PathBuf,
+    old: Option<fs::Metadata>,
+}
+
+/// Looks at where a file goes. What may not be written is refused.
+fn destination(path: &Path) -> io::Result<Destination> {
     // Through links, so that a link stays one.
     let target = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
-    let old = match fs::metadata(&target) {
-        Ok(old) if old.is_dir() => return Err(io::Error::from(io::ErrorKind::IsADirectory)),
-        // Devices and pipes are written to, not replaced.
-        Ok(old) if !old.is_file() => {
-            content.write_to(&mut OpenOptions::new().write(true).open(&target)?)?;
-            return Ok(Staged { beside: None, target });
-        }
+    let old = fs::metadata(&target).ok();
+    match &old {
+        Some(old) if old.is_dir() => return Err(io::Error::from(io::ErrorKind::IsADirectory)),
         // A file that may not be written is not to be replaced either.
-        Ok(old) => {
-            OpenOptions::new().write(true).open(&target)?;
-            Some(old)
-        }
-        Err(_) => None,
-    };
+        Some(old) if old.is_file() => drop(OpenOptions::new().write(true).open(&target)?),
+        _ => {}
+    }
+    Ok(Destination { target, old })
+}
+
+fn stage<C: Content + ?Sized>(path: &Path, content: &C) -> io::Result<Staged> {
+    let Destination { target, old } = destination(path)?;
+    // Devices and pipes are written to, not replaced.
+    if old.as_ref().is_some_and(|old| !old.is_file()) {
+        content.write_to(&mut OpenOptions::new().write(true).open(&target)?)?;
+        return Ok(Staged { beside: None, target });
+    }
     let (mut file, beside) = create_beside(&target)?;
     let staged = Staged { beside: Some(beside), target };
     content.write_to(&mut file)?;

@@ -10,6 +10,7 @@ mod together;
 pub use args::RewriteArgs;
 
 use crate::fault::InputFault;
+use crate::talk::Warning;
 use crate::{Verdict, advice, input, output, talk};
 use anyhow::{Context, Result, anyhow};
 use args::Job;
@@ -17,6 +18,7 @@ use bucketeer::ir::{Dependencies, Graph};
 use bucketeer::passes::{PassReport, Pipeline, PipelineError};
 use bucketeer_formats::{Document, Format};
 use report::{Before, GraphReport};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// Runs the command.
@@ -87,15 +89,23 @@ pub fn run(arguments: RewriteArgs) -> Result<Verdict> {
     let streams = streams(&document);
     drop(progress);
     show(&job, &reports, &times);
-    if writes_graph && streams {
-        output::write(job.out.as_deref(), &document)?;
+    let content: &dyn output::Content = if streams { &document } else { &text };
+    if job.dry_run {
+        output::rehearse(job.out.as_deref(), content)?;
+        say_dry_run(job.out.as_deref());
     } else if writes_graph {
-        output::write(job.out.as_deref(), &text)?;
+        output::write(job.out.as_deref(), content)?;
     }
     if job.json {
         write_json(&job, &reports)?;
     }
     Ok(Verdict::Accepted)
+}
+
+/// Says that nothing was written, and where it would have been.
+fn say_dry_run(out: Option<&Path>) {
+    let out = out.map_or_else(|| "standard output".to_owned(), |out| out.display().to_string());
+    talk::say(&format!("dry run: nothing was written to {out}"));
 }
 
 fn write_json(job: &Job, reports: &[GraphReport]) -> Result<()> {
@@ -124,7 +134,7 @@ fn show(job: &Job, reports: &[GraphReport], times: &Times) {
         if !job.json {
             summary::summary(report).iter().for_each(|line| talk::say(line));
         }
-        report.warnings.iter().for_each(|warning| talk::warn(warning));
+        report.warnings.iter().for_each(Warning::say);
         if job.stats {
             summary::stats(report).iter().for_each(|line| talk::say(line));
         }

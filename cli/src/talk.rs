@@ -1,13 +1,112 @@
 //! Talk: what goes to stderr.
 
+use clap::ColorChoice;
+use clap::builder::styling::{AnsiColor, Style};
 use indicatif::{ProgressBar, ProgressStyle};
-use std::io::Write;
+use serde::Serialize;
+use std::borrow::Cow;
+use std::ffi::OsString;
+use std::io::{IsTerminal, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// Says a line. If nobody listens any more, that is no reason to stop.
+/// How much is said on stderr, and whether in colours. Of what is given twice the last goes.
+#[derive(Clone, Copy, Debug, clap::Args)]
+pub struct TalkArgs {
+    /// Say nothing on standard error but errors, and warnings of results that are wrong, unproven or incomplete
+    #[arg(short, long, global = true, overrides_with = "quiet")]
+    quiet: bool,
+    /// Whether help and what is said on standard error have colours; `auto` is where a terminal shows them, unless
+    /// NO_COLOR or CLICOLOR_FORCE is set
+    #[arg(long, global = true, value_name = "WHEN", default_value = "auto", overrides_with = "color")]
+    color: ColorChoice,
+}
+
+static QUIET: AtomicBool = AtomicBool::new(false);
+static COLOURS: AtomicBool = AtomicBool::new(false);
+
+impl TalkArgs {
+    /// Does as these options say from now on.
+    pub fn apply(&self) {
+        QUIET.store(self.quiet, Ordering::Relaxed);
+        COLOURS.store(colours(self.color), Ordering::Relaxed);
+    }
+
+    /// The same options, for another process of this program.
+    #[cfg(unix)]
+    pub fn words(&self) -> Vec<&'static str> {
+        let color = match self.color {
+            ColorChoice::Auto => None,
+            ColorChoice::Always => Some("--color=always"),
+            ColorChoice::Never => Some("--color=never"),
+        };
+        self.quiet.then_some("--quiet").into_iter().chain(color).collect()
+    }
+}
+
+/// What `--color` says, before the options are read: reading them may fail, which is said in colours or not. What is
+/// none of its values is left for clap to refuse.
+pub fn color_choice(arguments: impl IntoIterator<Item = OsString>) -> ColorChoice {
+    let mut arguments = arguments.into_iter().take_while(|argument| argument != "--");
+    let mut choice = ColorChoice::Auto;
+    while let Some(argument) = arguments.next() {
+        let value = match argument.to_str() {
+            Some("--color") => arguments.next().and_then(|value| value.into_string().ok()),
+            Some(word) => word.strip_prefix("--color=").map(ToOwned::to_owned),
+            None => None,
+        };
+        choice = value.and_then(|value| value.parse().ok()).unwrap_or(choice);
+    }
+    choice
+}
+
+/// Whether stderr gets colours: by the rules that clap has for its own output.
+fn colours(choice: ColorChoice) -> bool {
+    let is_set = |name: &str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
+    match choice {
+        ColorChoice::Always => true,
+        ColorChoice::Never => false,
+        ColorChoice::Auto if is_set("NO_COLOR") => false,
+        ColorChoice::Auto if is_set("CLICOLOR_FORCE") => true,
+        ColorChoice::Auto => std::io::stderr().is_terminal() && shows_colours(),
+    }
+}
+
+/// Whether a terminal shows colours, as far as the environment tells.
+fn shows_colours() -> bool {
+    let (clicolor, term) = (std::env::var_os("CLICOLOR"), std::env::var_os("TERM"));
+    match clicolor {
+        Some(value) if value == "0" => false,
+        Some(_) => true,
+        None => term.is_some_and(|term| term != "dumb"),
+    }
+}
+
+/// Says a line, unless nothing is to be said but what is wrong.
 pub fn say(text: &str) {
-    let _ = writeln!(std::io::stderr().lock(), "{text}");
+    if !QUIET.load(Ordering::Relaxed) {
+        insist(text);
+    }
+}
+
+/// Says a line that belongs to an error, however quiet it is to be. If nobody listens any more, that is no reason to
+/// stop.
+pub fn insist(text: &str) {
+    let _ = writeln!(std::io::stderr().lock(), "{}", painted(text, COLOURS.load(Ordering::Relaxed)));
+}
+
+/// A line whose first word says how much it matters has that word in colour.
+fn painted(text: &str, colours: bool) -> Cow<'_, str> {
+    const WORDS: [(&str, AnsiColor); 3] =
+        [("error:", AnsiColor::Red), ("warning:", AnsiColor::Yellow), ("note:", AnsiColor::Cyan)];
+    let found = WORDS.into_iter().find_map(|(word, colour)| Some((word, colour, text.strip_prefix(word)?)));
+    match found.filter(|_| colours) {
+        Some((word, colour, rest)) => {
+            let style = Style::new().fg_color(Some(colour.into())).bold();
+            format!("{style}{word}{style:#}{rest}").into()
+        }
+        None => text.into(),
+    }
 }
 
 /// Whether something was wrong that the work went on without.
@@ -16,7 +115,7 @@ static SOME_ERROR: AtomicBool = AtomicBool::new(false);
 /// Says what is wrong with a part of the input that is left out; [`had_error`] remembers.
 pub fn error(text: &str) {
     SOME_ERROR.store(true, Ordering::Relaxed);
-    say(&format!("error: {text}"));
+    insist(&format!("error: {text}"));
 }
 
 /// Whether [`error`] was called.
@@ -24,19 +123,46 @@ pub fn had_error() -> bool {
     SOME_ERROR.load(Ordering::Relaxed)
 }
 
-/// Says what deserves attention.
+/// Says that a result is wrong, unproven, or not all that was asked for.
 pub fn warn(text: &str) {
+    insist(&format!("warning: {text}"));
+}
+
+/// Says what deserves attention, though the result is right.
+pub fn advise(text: &str) {
     say(&format!("warning: {text}"));
 }
 
-/// A line that says what is being done; shown on terminals only, and gone when dropped.
+/// A warning that is kept for later. Machines get its text.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+#[serde(untagged)]
+pub enum Warning {
+    /// As [`warn`] has it.
+    OfResult(String),
+    /// As [`advise`] has it.
+    Advice(String),
+}
+
+impl Warning {
+    pub fn say(&self) {
+        match self {
+            Self::OfResult(text) => warn(text),
+            Self::Advice(text) => advise(text),
+        }
+    }
+}
+
+/// A line that says what is being done; shown on terminals only, unless it is to be quiet, and gone when dropped.
 #[derive(Debug)]
 pub struct Progress(ProgressBar);
 
 impl Progress {
     pub fn start() -> Self {
-        let bar = ProgressBar::new_spinner();
-        if let Ok(style) = ProgressStyle::with_template("{spinner} {msg} {elapsed:.dim}") {
+        let quiet = QUIET.load(Ordering::Relaxed);
+        let bar = if quiet { ProgressBar::hidden() } else { ProgressBar::new_spinner() };
+        let colours = COLOURS.load(Ordering::Relaxed);
+        let template = if colours { "{spinner} {msg} {elapsed:.dim}" } else { "{spinner} {msg} {elapsed}" };
+        if let Ok(style) = ProgressStyle::with_template(template) {
             bar.set_style(style);
         }
         if !bar.is_hidden() {
@@ -58,5 +184,33 @@ impl Progress {
 impl Drop for Progress {
     fn drop(&mut self) {
         self.0.finish_and_clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn choice(line: &str) -> ColorChoice {
+        color_choice(line.split_whitespace().map(OsString::from))
+    }
+
+    #[test]
+    fn the_choice_of_colours_is_found_wherever_it_stands() {
+        assert_eq!(choice("bucketeer rewrite g.txt"), ColorChoice::Auto);
+        assert_eq!(choice("bucketeer --color never rewrite g.txt"), ColorChoice::Never);
+        assert_eq!(choice("bucketeer rewrite g.txt --color=always"), ColorChoice::Always);
+        assert_eq!(choice("bucketeer --color"), ColorChoice::Auto);
+        assert_eq!(choice("bucketeer --color=blue"), ColorChoice::Auto);
+        // That is for the processes of a launch.
+        assert_eq!(choice("bucketeer launch --nproc 2 -- doctor --color always"), ColorChoice::Auto);
+    }
+
+    #[test]
+    fn only_the_word_that_says_how_much_it_matters_is_painted() {
+        assert_eq!(painted("error: no", false), "error: no");
+        assert_eq!(painted("graph `g`: error: no", true), "graph `g`: error: no");
+        let painted = painted("error: no", true);
+        assert!(painted.starts_with("\u{1b}[") && painted.contains("error:\u{1b}[0m no"), "{painted:?}");
     }
 }

@@ -35,7 +35,7 @@ pub fn run(label: &str, document: &Document, mut passes: Passes, form: Form, out
         })?;
         let drawing = Drawing::of(graph, &buckets);
         if drawing.collective_count() > MOST_IN_SIGHT {
-            talk::warn(&format!(
+            talk::advise(&format!(
                 "graph `{}` has {} collectives, more than a person can see at once",
                 graph.name,
                 drawing.collective_count()

@@ -1,5 +1,6 @@
 //! What is known of a graph's collectives, as data: the listing is made from it, and it is the JSON.
 
+use crate::talk::Warning;
 use crate::units::human;
 use bucketeer::ir::{Dependencies, Graph, NodeId, Op, RegionId, Type, communication};
 use bucketeer::passes::liveness::peak_live;
@@ -58,7 +59,7 @@ pub struct GraphReport {
     pub totals: Vec<TotalReport>,
     pub groups: Vec<GroupReport>,
     pub peak_live_bytes: u64,
-    pub warnings: Vec<String>,
+    pub warnings: Vec<Warning>,
     /// Why the graph is not well-formed; nothing else is reported then.
     pub errors: Vec<String>,
 }
@@ -188,19 +189,19 @@ fn groups(graph: &Graph) -> Vec<GroupReport> {
     graph.groups().iter().map(one).collect()
 }
 
-fn warnings(graph: &Graph, found: &[Surveyed]) -> Vec<String> {
+fn warnings(graph: &Graph, found: &[Surveyed]) -> Vec<Warning> {
     let mut warnings = Vec::new();
     let sizes: Vec<u64> = found.iter().filter_map(|one| one.bytes).collect();
     let small: Vec<u64> = sizes.iter().copied().filter(|&bytes| bytes < SMALL_BYTES).collect();
     if small.len() > 1 {
         let (of, total) = (sizes.len(), sum(&sizes));
-        warnings.push(format!(
+        warnings.push(Warning::Advice(format!(
             "graph `{}`: {} of {of} collectives move less than 30 MiB each, {} of {} together; merging them saves launches",
             graph.name,
             small.len(),
             human(sum(&small)),
             human(total)
-        ));
+        )));
     }
     let mut in_branches: Vec<(bucketeer::ir::RegionId, Vec<&str>)> = Vec::new();
     for one in found {
@@ -211,12 +212,12 @@ fn warnings(graph: &Graph, found: &[Surveyed]) -> Vec<String> {
         }
     }
     for (region, names) in in_branches {
-        warnings.push(format!(
+        warnings.push(Warning::OfResult(format!(
             "graph `{}`: region `{}` is a branch and holds collectives ({}); ranks that decide differently wait for ever",
             graph.name,
             graph.region(region).label,
             names.join(", ")
-        ));
+        )));
     }
     let unwaited = found.iter().filter(|one| one.wait.is_none()).map(|one| graph.name_of(one.node));
     let escaping: Vec<&str> = unwaited.collect();
@@ -226,7 +227,8 @@ fn warnings(graph: &Graph, found: &[Surveyed]) -> Vec<String> {
         let (out, lost): (Vec<&str>, Vec<&str>) = escaping.iter().partition(|name| returned(name));
         for (names, what) in [(out, "leave the graph before anything waits for them"), (lost, "are never waited for")] {
             if !names.is_empty() {
-                warnings.push(format!("graph `{}`: results of {} {what}", graph.name, names.join(", ")));
+                let what = format!("graph `{}`: results of {} {what}", graph.name, names.join(", "));
+                warnings.push(Warning::OfResult(what));
             }
         }
     }

@@ -44,6 +44,9 @@ pub struct RewriteArgs {
     /// Say how large the graph is and how long each pass took
     #[arg(long)]
     stats: bool,
+    /// Do all of the work, the proof included, and say what came of it, but write nothing
+    #[arg(long, conflicts_with = "json")]
+    dry_run: bool,
     /// Where to write the graph; may be the file that was read [default: stdout]. Of several graphs each has its own:
     /// `{rank}` in OUT stands for the rank
     #[arg(short, long, value_name = "OUT")]
@@ -68,6 +71,8 @@ pub struct Job {
     pub explain: bool,
     pub json: bool,
     pub stats: bool,
+    /// Whether nothing is to be written.
+    pub dry_run: bool,
     pub out: Option<PathBuf>,
     pub to: Option<Format>,
 }
@@ -93,6 +98,7 @@ impl RewriteArgs {
             explain: self.explain,
             json: self.json,
             stats: self.stats,
+            dry_run: self.dry_run,
             out,
             to: self.to.map(Format::from),
         })

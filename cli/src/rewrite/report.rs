@@ -1,7 +1,9 @@
 //! What was done to a graph, as data: the tables are made from it, and it is the JSON.
 
+use crate::talk::Warning;
+use crate::units::human;
 use bucketeer::ir::{Dependencies, Graph, GroupId, NodeId};
-use bucketeer::passes::bucketing::{Bucket, BucketKind, BucketPlan, Decision, Member, MixedDtype, Mode};
+use bucketeer::passes::bucketing::{Bucket, BucketKind, BucketPlan, Decision, Member, MixedDtype, Mode, Reason};
 use bucketeer::passes::liveness::{PeakLive, peak_live};
 use bucketeer::passes::survey::{Surveyed, survey};
 use bucketeer::passes::{PassReport, Pipeline};
@@ -59,14 +61,13 @@ pub struct BucketReport {
 #[serde(rename_all = "snake_case")]
 pub enum Fate {
     /// `bucket` counts from 1, within the pass.
-    Merged {
-        bucket: usize,
-        of: usize,
-        offset: Option<u64>,
-    },
+    Merged { bucket: usize, of: usize, offset: Option<u64> },
     Alone {
         reason: &'static str,
         because: String,
+        /// The same for people: with sizes as tables have them.
+        #[serde(skip)]
+        told: String,
     },
     /// Something else serves its readers.
     Folded,
@@ -121,7 +122,7 @@ pub struct GraphReport {
     pub no_device_data: bool,
     pub remarks: Vec<RemarkReport>,
     pub proof: ProofReport,
-    pub warnings: Vec<String>,
+    pub warnings: Vec<Warning>,
 }
 
 /// Whether the result is proven to compute what the graph did.
@@ -217,25 +218,27 @@ impl GraphReport {
     /// Adds what came of the proof; that nothing did deserves attention.
     pub fn take_proof(&mut self, proof: ProofReport) {
         if let ProofReport::CannotDecide { because } = &proof {
-            self.warnings.push(format!("graph `{}`: the result is not proven: {because}", self.graph));
+            let what = format!("graph `{}`: the result is not proven: {because}", self.graph);
+            self.warnings.push(Warning::OfResult(what));
         }
         self.proof = proof;
     }
 }
 
-fn warnings(report: &GraphReport) -> Vec<String> {
+fn warnings(report: &GraphReport) -> Vec<Warning> {
     let mut warnings = Vec::new();
     let Change { before, after } = report.peak_live_bytes;
     if u128::from(after) * 10 > u128::from(before) * 11 {
-        let (from, to) = (crate::units::human(before), crate::units::human(after));
-        warnings.push(format!(
+        let (from, to) = (human(before), human(after));
+        warnings.push(Warning::Advice(format!(
             "graph `{}`: peak live bytes grow from {from} to {to}, by {:.1} %; a lower cap keeps less alive",
             report.graph,
             growth_percent(before, after)
-        ));
+        )));
     }
     for (before, after) in &report.dropped_wishes {
-        warnings.push(format!("graph `{}`: the wish that `{after}` runs after `{before}` was given up", report.graph));
+        let what = format!("graph `{}`: the wish that `{after}` runs after `{before}` was given up", report.graph);
+        warnings.push(Warning::Advice(what));
     }
     warnings
 }
@@ -375,7 +378,9 @@ fn remarks(
                     let offset = offset_of.get(&remark.node).copied().flatten();
                     Fate::Merged { bucket: bucket + 1, of: plan.buckets.len(), offset }
                 }
-                Decision::Alone(reason) => Fate::Alone { reason: reason.label(), because: reason.to_string() },
+                Decision::Alone(reason) => {
+                    Fate::Alone { reason: reason.label(), because: reason.to_string(), told: told(reason) }
+                }
             };
             let at = place[remark.node.index()];
             if let Some(known) = remarks.get_mut(at) {
@@ -393,6 +398,23 @@ fn remarks(
         }
     }
     remarks
+}
+
+/// A reason with sizes as tables have them, unless that would make two sizes look alike.
+fn told(reason: &Reason) -> String {
+    let larger = |bytes: u64, most: u64| Some((human(bytes), human(most))).filter(|(bytes, most)| bytes != most);
+    match reason {
+        Reason::Oversize { bytes, cap_bytes } => larger(*bytes, *cap_bytes)
+            .map_or_else(|| reason.to_string(), |(bytes, cap)| format!("{bytes} is more than the cap of {cap}")),
+        Reason::LargeMember { bytes, max_member_bytes } => larger(*bytes, *max_member_bytes).map_or_else(
+            || reason.to_string(),
+            |(bytes, most)| format!("{bytes} is more than the {most} that are worth copying"),
+        ),
+        Reason::AtAnotherRank { rank, because } => {
+            format!("cannot be merged on rank {rank}: {}", told(because))
+        }
+        _ => reason.to_string(),
+    }
 }
 
 fn offsets_by_node(plan: &BucketPlan, reports: &[BucketReport]) -> std::collections::BTreeMap<NodeId, Option<u64>> {

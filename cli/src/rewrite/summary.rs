@@ -111,7 +111,7 @@ pub fn explain(report: &GraphReport) -> Vec<String> {
         let fate = match &remark.fate {
             Fate::Merged { bucket, of, offset: Some(offset) } => format!("bucket {bucket} of {of}, offset {offset}"),
             Fate::Merged { bucket, of, offset: None } => format!("bucket {bucket} of {of}"),
-            Fate::Alone { because, .. } => format!("alone: {because}"),
+            Fate::Alone { told, .. } => format!("alone: {told}"),
             Fate::Folded => "folded: moves nothing, or is sent elsewhere already".to_owned(),
             Fate::NotAsked => "not asked for".to_owned(),
         };

@@ -2,10 +2,11 @@
 
 use super::args::Job;
 use super::report::{Before, GraphReport};
-use super::{Times, prove, readback, summary, write_json};
+use super::{Times, prove, readback, say_dry_run, summary, write_json};
 use crate::advice::Answered as _;
 use crate::fault::InputFault;
 use crate::input::File;
+use crate::talk::Warning;
 use crate::{Verdict, check_ranks, output, talk};
 use anyhow::{Context, Result, anyhow, bail};
 use bucketeer::check::ranks::{RankOptions, check_ranks as find_faults};
@@ -57,10 +58,16 @@ pub fn run(job: &mut Job, mut files: Vec<File>) -> Result<Verdict> {
     progress.set("writing".to_owned());
     if job.out.is_some() {
         let texts = times.measure("print", || progress.pause(|| texts(job, files)))?;
-        output::write_all(texts.into_iter().map(Ok))?;
+        match job.dry_run {
+            true => texts.iter().try_for_each(|(path, document)| output::rehearse(Some(path), document))?,
+            false => output::write_all(texts.into_iter().map(Ok))?,
+        }
     }
     drop(progress);
     show(job, &reports, &times);
+    if job.dry_run {
+        say_dry_run(job.out.as_deref());
+    }
     if job.json {
         write_json(job, &reports)?;
     }
@@ -133,7 +140,7 @@ fn refused(files: &[File], error: TogetherError) -> anyhow::Error {
 
 /// Everything that is said, on stderr; once for ranks of which the same is to be said.
 fn show(job: &Job, reports: &[GraphReport], times: &Times) {
-    let mut said: Vec<(Vec<usize>, Vec<String>)> = Vec::new();
+    let mut said: Vec<(Vec<usize>, Vec<String>, &[Warning])> = Vec::new();
     for report in reports {
         let mut lines = Vec::new();
         if job.explain {
@@ -142,17 +149,20 @@ fn show(job: &Job, reports: &[GraphReport], times: &Times) {
         if !job.json {
             lines.extend(summary::summary(report));
         }
-        lines.extend(report.warnings.iter().map(|warning| format!("warning: {warning}")));
-        match said.iter_mut().find(|(_, known)| *known == lines) {
-            Some((ranks, _)) => ranks.extend(report.rank),
-            None => said.push((report.rank.into_iter().collect(), lines)),
+        match said.iter_mut().find(|(_, known, warned)| *known == lines && *warned == report.warnings) {
+            Some((ranks, ..)) => ranks.extend(report.rank),
+            None => said.push((report.rank.into_iter().collect(), lines, &report.warnings)),
         }
     }
-    for (ranks, lines) in &said {
-        if !lines.is_empty() {
-            talk::say(&format!("{}:", name_of(ranks)));
+    for (ranks, lines, warnings) in &said {
+        let heading = format!("{}:", name_of(ranks));
+        if warnings.iter().any(|warning| matches!(warning, Warning::OfResult(_))) {
+            talk::insist(&heading);
+        } else if !lines.is_empty() || !warnings.is_empty() {
+            talk::say(&heading);
         }
         lines.iter().for_each(|line| talk::say(line));
+        warnings.iter().for_each(Warning::say);
     }
     if job.stats {
         reports.first().into_iter().flat_map(summary::stats).for_each(|line| talk::say(&line));

@@ -76,7 +76,7 @@ impl Process {
         let _ = std::fs::remove_file(&record);
         let ran = self.both(job, programs, inputs, progress);
         if ran.is_err() && record.exists() {
-            talk::say(&format!("note: the last calls of rank {} are in {}", self.rank(), record.display()));
+            talk::insist(&format!("note: the last calls of rank {} are in {}", self.rank(), record.display()));
         }
         let [came, bucketed] = ran?;
         let told = Told::of([&came, &bucketed], self.rank(), self.store.world_size());

@@ -117,5 +117,5 @@ fn note_left_out(names: &[&str], outputs: &[Output]) {
         return;
     }
     let are = if left_out.len() == 1 { "is" } else { "are" };
-    talk::say(&format!("note: --outputs: {} {are} of unknown type, and left out", listed(left_out)));
+    talk::insist(&format!("note: --outputs: {} {are} of unknown type, and left out", listed(left_out)));
 }

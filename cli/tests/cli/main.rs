@@ -3,9 +3,12 @@
 mod bad_input;
 mod convert;
 mod export;
+mod help;
 mod hlo;
 mod launch;
 mod lower;
+mod manners;
+mod manuals;
 mod options;
 mod output;
 mod pictures;

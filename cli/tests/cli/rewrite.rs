@@ -75,7 +75,27 @@ fn explain_says_of_every_collective_what_became_of_it() {
     let line = |name: &str| ran.talk().lines().find(|line| line.trim_start().starts_with(name)).unwrap().to_owned();
     assert!(line("s0 ").contains("9.5 MiB  bucket 1 of 1, offset 0"), "{}", line("s0 "));
     assert!(line("s2 ").contains("bucket 1 of 1, offset 10000000"), "{}", line("s2 "));
-    assert!(line("s1 ").contains("30000000 bytes are more than the cap of 25000000"), "{}", line("s1 "));
+    assert!(line("s1 ").ends_with("28.6 MiB  alone: 28.6 MiB is more than the cap of 23.8 MiB"), "{}", line("s1 "));
+}
+
+#[test]
+fn reasons_have_the_units_of_the_table_and_exact_bytes_where_those_would_look_alike() {
+    let folder = Folder::with("g.txt", REDUCES);
+    let explained = |options: &str| {
+        let ran = folder.run(&format!("rewrite g.txt --explain {options}")).expect(0, &[]);
+        ran.talk().lines().find(|line| line.trim_start().starts_with("s1 ")).unwrap().to_owned()
+    };
+    let line = explained("--all-reduce 29999999");
+    assert!(line.ends_with("alone: 30000000 bytes are more than the cap of 29999999"), "{line}");
+    let line = explained("--all-reduce none --max-member 20MB");
+    assert!(line.ends_with("alone: 28.6 MiB is more than the 19.1 MiB that are worth copying"), "{line}");
+    // Machines get exact bytes.
+    let json = folder.run("rewrite g.txt --all-reduce 25MB --json").expect(0, &[]);
+    let json: serde_json::Value = serde_json::from_str(json.out()).unwrap();
+    let alone = serde_json::json!({
+        "reason": "oversize", "because": "30000000 bytes are more than the cap of 25000000",
+    });
+    assert_eq!(json["graphs"][0]["remarks"][1]["alone"], alone);
 }
 
 #[test]
