@@ -19,27 +19,21 @@ fn module(path: &Path) -> FxText {
     FxText::parse(files::read(path)).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-fn fixtures() -> Vec<PathBuf> {
-    let mut found = files::texts(&kit::root().join("fixtures/fx"));
-    let Some(shared) = files::shared() else {
-        println!("skipped: all graphs outside the tree, for ../shared/fixtures is not there");
-        return found;
-    };
-    for folder in ["torch/tiny", "torch/graphs", "torch/probes"] {
-        found.extend(files::texts(&shared.join(folder)).into_iter().filter(|path| {
-            let name = path.to_string_lossy();
-            !name.contains(".merged.") && !name.contains(".overlap.")
-        }));
-    }
+/// All graphs of a folder that nobody merged.
+fn unmerged(folder: &Path) -> Vec<PathBuf> {
+    let mut found = files::texts(folder);
+    found.retain(|path| {
+        let name = path.to_string_lossy();
+        !name.contains(".merged.") && !name.contains(".overlap.")
+    });
     found
 }
 
-#[test]
-#[cfg_attr(debug_assertions, ignore = "long without optimisation")]
-fn every_rewrite_of_a_fixture_is_proven() {
+/// Proves every rewrite of these graphs; how many there are.
+fn rewrites_are_proven(paths: &[PathBuf]) -> usize {
     let (mut proven, mut failures) = (0, Vec::new());
-    for path in fixtures() {
-        let Ok(source) = FxText::parse(files::read(&path)) else { continue };
+    for path in paths {
+        let Ok(source) = FxText::parse(files::read(path)) else { continue };
         for pipeline in PIPELINES {
             let parsed: Pipeline = pipeline.parse().unwrap();
             for before in source.graphs() {
@@ -61,8 +55,25 @@ fn every_rewrite_of_a_fixture_is_proven() {
             }
         }
     }
-    println!("{proven} rewrites proven");
     assert!(failures.is_empty(), "{} failures\n{}", failures.len(), failures[..failures.len().min(12)].join("\n\n"));
+    proven
+}
+
+#[test]
+#[cfg_attr(debug_assertions, ignore = "long without optimisation")]
+fn every_rewrite_of_a_fixture_is_proven() {
+    let mut paths = files::fx();
+    paths.extend(unmerged(&files::torch_graphs()));
+    assert_eq!(rewrites_are_proven(&paths), 320);
+}
+
+#[test]
+#[ignore = "needs BUCKETEER_SHARED"]
+fn every_rewrite_of_a_shared_graph_is_proven() {
+    let folders = ["torch/tiny", "torch/graphs", "torch/probes"].map(|folder| files::shared().join(folder));
+    let paths: Vec<PathBuf> = folders.iter().flat_map(|folder| unmerged(folder)).collect();
+    let proven = rewrites_are_proven(&paths);
+    assert!(proven >= 900, "{proven} rewrites of {} files", paths.len());
 }
 
 fn only_graph(path: &Path) -> Graph {
@@ -71,17 +82,13 @@ fn only_graph(path: &Path) -> Graph {
     graph.clone()
 }
 
-#[test]
-fn merged_graphs_of_pytorch_are_accepted() {
-    let Some(shared) = files::shared() else {
-        println!("skipped: ../shared/fixtures is not there");
-        return;
-    };
+/// The checker accepts all graphs of a folder that PyTorch merged; how many there are.
+fn merges_are_accepted(folder: &Path) -> usize {
     let sharing = Options { outputs_may_share: true, launches_may_move: false };
     let (mut strict, mut shares, mut for_a_rank, mut failures) = (0, 0, 0, Vec::new());
     let start = std::time::Instant::now();
     let mut checking = std::time::Duration::ZERO;
-    for path in files::texts(&shared.join("torch/graphs")) {
+    for path in files::texts(folder) {
         let name = path.file_name().unwrap().to_string_lossy().into_owned();
         if !name.contains(".merged.") {
             continue;
@@ -106,6 +113,19 @@ fn merged_graphs_of_pytorch_are_accepted() {
         start.elapsed()
     );
     assert!(failures.is_empty(), "{} failures\n{}", failures.len(), failures[..failures.len().min(12)].join("\n\n"));
+    strict + shares
+}
+
+#[test]
+fn merged_graphs_of_pytorch_are_accepted() {
+    assert_eq!(merges_are_accepted(&files::torch_graphs()), 4);
+}
+
+#[test]
+#[ignore = "needs BUCKETEER_SHARED"]
+fn every_shared_graph_that_pytorch_merged_is_accepted() {
+    let accepted = merges_are_accepted(&files::shared().join("torch/graphs"));
+    assert!(accepted >= 200, "{accepted}");
 }
 
 fn native(text: &str) -> Graph {

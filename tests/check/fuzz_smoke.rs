@@ -8,6 +8,7 @@ use bucketeer_fuzzing as fuzzing;
 use bucketeer_fuzzing::grow::{GraphOptions, grow};
 use kit::files;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::path::PathBuf;
 
 /// SplitMix64.
 struct Random(u64);
@@ -181,9 +182,8 @@ fn smoke(iterations: usize, seeds: &[Vec<u8>], target: fn(&[u8]) -> bool) {
     assert!(accepted * 100 > iterations, "hardly any damaged input was accepted");
 }
 
-fn texts(folder: &str) -> Vec<Vec<u8>> {
-    let folder = kit::root().join(folder);
-    files::texts(&folder).iter().map(|path| files::read(path)).collect()
+fn contents(paths: Vec<PathBuf>) -> Vec<Vec<u8>> {
+    paths.iter().map(|path| files::read(path)).collect()
 }
 
 /// The text of a random graph.
@@ -216,23 +216,22 @@ const FX: &str = r#"class GraphModule(torch.nn.Module):
 
 #[test]
 fn hlo_text_survives() {
-    let folder = kit::root().join("fixtures/hlo");
-    let seeds: Vec<Vec<u8>> = files::with_ending(&folder, ".hlo").iter().map(|path| files::read(path)).collect();
-    let small: Vec<Vec<u8>> = seeds.into_iter().filter(|seed| seed.len() < 4096).collect();
+    let small: Vec<Vec<u8>> = contents(files::hlo()).into_iter().filter(|seed| seed.len() < 4096).collect();
+    assert_eq!(small.len(), 9);
     smoke(3000, &small, fuzzing::hlo_text);
 }
 
 #[test]
 fn damaged_fx_text() {
     let mut seeds = vec![FX.as_bytes().to_vec(); 3];
-    seeds.extend(texts("fixtures/fx").into_iter().filter(|text| text.len() < 6000));
+    seeds.extend(contents(files::fx()).into_iter().filter(|text| text.len() < 6000));
     assert!(seeds.len() > 5, "{}", seeds.len());
     smoke(1500, &seeds, fuzzing::fx_text);
 }
 
 #[test]
 fn damaged_native_text() {
-    let mut seeds = texts("tests/sketches");
+    let mut seeds = contents(files::sketches());
     seeds.extend(random_graphs());
     smoke(6000, &seeds, fuzzing::native_text);
 }

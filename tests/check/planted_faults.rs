@@ -3,7 +3,6 @@
 
 use bucketeer::check::{Options, Verdict, prove_with};
 use bucketeer_eval::{EvalError, compare};
-use kit::files;
 use kit::planted::{FAULTS, Fault, Pair, Values, pairs, with_planted};
 
 /// PyTorch's outputs share memory as it is.
@@ -106,10 +105,6 @@ fn check(pairs: &[Pair]) {
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
-    // Only PyTorch's own merged graphs gather in place, and they are beside the tree; without them that is skipped.
-    if files::shared().is_none() {
-        missing.retain(|name| *name != "input of a gather not at a rank's place");
-    }
     assert!(missing.is_empty(), "no graph has a place for: {missing:?}");
     assert!(FAULTS.len() >= 25);
 }

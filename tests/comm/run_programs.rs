@@ -122,27 +122,20 @@ fn run_file(path: &Path, pipelines: &[&str]) -> usize {
 
 #[test]
 fn tiny_graphs_of_pytorch_run_before_and_after_a_rewrite() {
-    let folder = kit::root().join("fixtures/fx");
     let tiny = |path: &PathBuf| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("tiny_fsdp"));
-    let runs: usize =
-        files::texts(&folder).iter().filter(|path| tiny(path)).map(|path| run_file(path, &["", DEFAULT])).sum();
+    let runs: usize = files::fx().iter().filter(|path| tiny(path)).map(|path| run_file(path, &["", DEFAULT])).sum();
     assert!(runs > 3, "{runs}");
 }
 
 #[test]
-#[ignore = "takes minutes without optimisation"]
-fn every_tiny_graph_runs_before_and_after_rewrites() {
-    let Some(shared) = files::shared() else {
-        println!("skipped: ../shared/fixtures is not there");
-        return;
-    };
+#[ignore = "needs BUCKETEER_SHARED"]
+fn every_shared_tiny_graph_runs_before_and_after_rewrites() {
     let mut runs = 0;
-    for path in files::texts(&shared.join("torch/tiny")) {
+    for path in files::texts(&files::shared().join("torch/tiny")) {
         if !path.to_string_lossy().contains("merged") {
             runs += run_file(&path, &["", DEFAULT, COALESCED]);
         }
     }
-    println!("{runs} runs");
     assert!(runs > 50, "{runs}");
 }
 

@@ -52,13 +52,14 @@ fn names(path: &Path) -> (String, String) {
 
 fn tiny() -> Vec<(PathBuf, EvalOptions)> {
     let mut found = Vec::new();
-    for path in files::texts(&folder()) {
+    for path in files::fx() {
         let (name, stem) = names(&path);
         if name.starts_with("tiny_") || name.starts_with("live") {
             let options = options(&folder().join(format!("{stem}.groups.json")));
             found.push((path, options));
         }
     }
+    assert_eq!(found.len(), 16);
     found
 }
 
@@ -78,10 +79,11 @@ fn every_tiny_graph_is_evaluated_on_all_ranks() {
 }
 
 #[test]
-#[ignore = "takes a minute without optimisation"]
+#[ignore = "needs BUCKETEER_SHARED"]
 fn every_shared_tiny_graph_is_evaluated_on_all_ranks() {
-    let shared = files::shared().map(|shared| files::texts(&shared.join("torch/tiny"))).unwrap_or_default();
-    for path in shared {
+    let paths = files::texts(&files::shared().join("torch/tiny"));
+    assert!(paths.len() >= 40, "{} graphs", paths.len());
+    for path in paths {
         let start = Instant::now();
         runs_on_all_ranks(&path, &options(&path.with_file_name("case.json")));
         eprintln!("{:?} {}", start.elapsed(), path.display());
@@ -134,10 +136,9 @@ fn at_small_sizes(before: &Graph, after: &Graph, options: &EvalOptions) -> Resul
 }
 
 #[test]
-#[ignore = "takes minutes without optimisation"]
+#[ignore = "needs BUCKETEER_SHARED"]
 fn every_shared_graph_of_two_layers_is_evaluated_at_small_sizes() {
-    let Some(shared) = files::shared() else { return };
-    let paths = files::texts(&shared.join("torch/graphs"));
+    let paths = files::texts(&files::shared().join("torch/graphs"));
     let (mut slowest, mut failed, mut count) = ((Duration::ZERO, String::new()), Vec::new(), 0);
     for path in paths.iter().filter(|path| path.display().to_string().contains("_l2_")) {
         let (name, stem) = names(path);
@@ -162,7 +163,7 @@ fn every_shared_graph_of_two_layers_is_evaluated_at_small_sizes() {
             Err(error) => failed.push(format!("{case}/{name}: {error}")),
         }
     }
-    eprintln!("{count} graphs; the slowest: {slowest:?}");
+    assert!(count >= 300, "{count} graphs");
     assert!(failed.is_empty(), "{}", failed.join("\n"));
     assert!(slowest.0 <= Duration::from_secs(20), "{slowest:?}");
 }

@@ -30,15 +30,20 @@ fn prints_back(path: &Path) {
 
 #[test]
 fn every_fixture_prints_back_byte_for_byte_and_is_well_formed() {
-    let paths = files::with_ending(&files::fixtures().join("../hlo"), ".hlo");
-    assert!(paths.len() >= 6);
+    files::hlo().iter().for_each(|path| prints_back(path));
+}
+
+#[test]
+fn every_module_of_xla_prints_back_byte_for_byte_and_is_well_formed() {
+    let paths = files::with_ending(&files::xla(), ".hlo");
+    assert_eq!(paths.len(), 56);
     paths.iter().for_each(|path| prints_back(path));
 }
 
 #[test]
+#[ignore = "needs BUCKETEER_SHARED"]
 fn every_shared_fixture_prints_back_byte_for_byte_and_is_well_formed() {
-    let Some(shared) = files::shared() else { return };
-    let paths = files::with_ending(&shared.join("hlo"), ".hlo");
+    let paths = files::with_ending(&files::shared().join("hlo"), ".hlo");
     assert!(paths.len() > 100, "{} fixtures", paths.len());
     paths.iter().for_each(|path| prints_back(path));
 }

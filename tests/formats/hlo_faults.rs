@@ -149,7 +149,7 @@ fn shapes_beyond_2_to_the_63_bytes_are_refused() {
 }
 
 fn texts() -> Vec<String> {
-    let paths = files::with_ending(&files::fixtures().join("../hlo"), ".hlo");
+    let paths = files::hlo();
     paths.iter().map(|path| String::from_utf8(files::read(path)).unwrap()).filter(|text| text.len() < 4096).collect()
 }
 

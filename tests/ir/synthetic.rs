@@ -3,16 +3,14 @@
 use kit::files;
 
 #[path = "../../benches/synthetic.rs"]
-mod synthetic;
+mod generator;
 
 #[test]
 fn synthetic_graphs_equal_those_that_pytorch_printed() {
-    let Some(shared) = files::shared() else {
-        return;
-    };
     for collectives in [8, 40, 200] {
-        for (pattern, text) in [("fsdp", synthetic::fsdp(collectives)), ("ddp", synthetic::ddp(collectives))] {
-            let path = shared.join(format!("torch/synthetic/{pattern}.K{collectives}.full.txt"));
+        for (pattern, text) in [("fsdp", generator::fsdp(collectives)), ("ddp", generator::ddp(collectives))] {
+            let path =
+                files::torch_graphs().with_file_name("synthetic").join(format!("{pattern}.K{collectives}.full.txt"));
             let expected = String::from_utf8(files::read(&path)).unwrap();
             assert!(text == expected, "{} differs", path.display());
         }

@@ -32,8 +32,7 @@ fn refuses_text(text: &str) {
 
 #[test]
 fn every_sketch_is_well_formed_but_those_that_read_pending_data_or_break_an_edge() {
-    for entry in std::fs::read_dir(kit::root().join("tests/sketches")).unwrap() {
-        let path = entry.unwrap().path();
+    for path in kit::files::sketches() {
         let graph = read(&std::fs::read_to_string(&path).unwrap());
         let expected = match path.file_stem().unwrap().to_str().unwrap() {
             "nowait-1" => "`c0` reads `g`, whose result is pending; expected a wait on `g` before",

@@ -247,7 +247,7 @@ fn the_fixed_source_compiles_for_the_host_and_knows_the_common_units() {
 #[test]
 fn every_pack_and_unpack_of_real_graphs_is_a_kernel_that_compiles() {
     let mut seen = 0;
-    for path in files::texts(&files::fixtures()) {
+    for path in files::fx() {
         for mut graph in files::graphs(&path) {
             Pipeline::default_rewrite().run(&mut graph).unwrap();
             // Some lack the sizes of groups or symbols.

@@ -37,7 +37,7 @@ fn program(graph: &Graph) -> Program {
 }
 
 const REAL_SIZE: &str = "
-Graphs of real size, from beside the project; the test takes these lines as they are where that folder is not.
+Graphs of real size, in `fixtures/torch/graphs`.
 
 | graph | launches | peak KiB before | after | of that comm | over before | after |
 |---|---|---|---|---|---|---|
@@ -83,15 +83,12 @@ fn rows(table: &mut String, name: &str, graphs: Vec<Graph>) {
 #[test]
 fn the_tables_of_planned_memory_are_up_to_date_and_no_plan_is_far_above_its_live_set() {
     let mut page = String::from(HEAD);
-    for path in files::texts(&files::fixtures()) {
+    for path in files::fx() {
         let name = path.file_name().unwrap().to_string_lossy().trim_end_matches(".txt").to_owned();
         rows(&mut page, &name, files::graphs(&path));
     }
     page.push_str(REAL_SIZE);
-    match files::shared() {
-        Some(shared) => real_size(&mut page, &shared.join("torch/graphs")),
-        None => page.push_str(files::page("memory.md").split_once(REAL_SIZE).map_or("", |(_, rows)| rows)),
-    }
+    real_size(&mut page, &files::torch_graphs());
     files::hold_page("memory.md", &page);
 }
 

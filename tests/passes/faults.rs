@@ -277,12 +277,7 @@ fn w16_there_is_a_way_to_say_no_limit() {
 
 #[test]
 fn w17_the_order_of_real_graphs_is_without_circles_and_their_values_stay() {
-    let folder = kit::root().join("fixtures/fx");
-    let mut files: Vec<_> = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
-    files.sort();
-    files.retain(|file| file.extension().is_some_and(|extension| extension == "txt"));
-    assert!(files.len() > 10);
-    for file in files {
+    for file in kit::files::fx() {
         let text = std::fs::read_to_string(&file).unwrap();
         let graph = read_fx(&text);
         let name = file.file_name().unwrap().to_string_lossy();

@@ -1,7 +1,7 @@
 //! Parity with PyTorch 2.15: policy `adjacent` gives exactly the lists of the golden files, and policy `greedy` never
 //! leaves more launches than `adjacent`, nor than a plain first fit.
 //!
-//! The golden files lie beside the project, in `../shared/fixtures/torch/graphs`; a copy of a few is in `fixtures/fx`.
+//! The golden files are in `fixtures/torch/graphs` and `fixtures/fx`.
 
 use bucketeer::ir::{Dependencies, Graph};
 use bucketeer::passes::bucketing::{BucketKind, BucketOptions, MixedDtype, plan};
@@ -26,26 +26,23 @@ fn goldens() -> Vec<Golden> {
         let path = |extension: &str| fixtures.join(format!("{name}.backward.{extension}"));
         found.push(golden(format!("{name} backward, in the tree"), &path("txt"), &path("golden.json")));
     }
-    let Some(shared) = files::shared() else {
-        return found;
-    };
-    for case in folders(&shared.join("torch/graphs")) {
+    for case in folders(&files::torch_graphs()) {
         for graph in ["forward", "backward", "joint"] {
             let lists = case.join(format!("{graph}.golden.json"));
-            if lists.exists() {
+            if files::exists(&lists) {
                 let name = case.file_name().unwrap().to_string_lossy();
                 found.push(golden(format!("{name} {graph}"), &case.join(format!("{graph}.full.txt")), &lists));
             }
         }
     }
-    assert!(found.len() >= 42, "{} golden files", found.len());
+    assert_eq!(found.len(), 48, "golden files");
     found
 }
 
 fn golden(name: String, text: &Path, lists: &Path) -> Golden {
     let module = FxText::parse(files::read(text)).unwrap_or_else(|error| panic!("{name}: {error}"));
     let [graph] = module.graphs() else { panic!("{name}: one graph per file") };
-    let lists = serde_json::from_slice(&std::fs::read(lists).unwrap()).unwrap();
+    let lists = serde_json::from_slice(&files::read(lists)).unwrap();
     Golden { name, graph: graph.clone(), lists }
 }
 
@@ -91,21 +88,19 @@ fn adjacent_gives_the_lists_of_pytorch_on_every_golden_file() {
             }
         }
     }
-    println!("{compared} lists compared");
+    assert_eq!(compared, 1218, "lists");
 }
 
 #[test]
-fn greedy_leaves_no_more_launches_than_adjacent_on_any_graph_there_is() {
-    let Some(shared) = files::shared() else {
-        return;
-    };
+#[ignore = "needs BUCKETEER_SHARED"]
+fn greedy_leaves_no_more_launches_than_adjacent_on_any_shared_graph() {
     let mut compared = 0;
     // Merged graphs hold the same collectives again, and the two largest cases take long without optimisation.
     let skipped = |path: &Path| {
         let path = path.to_string_lossy();
         path.contains("merged") || path.contains("overlap") || path.contains("_l32_") || path.contains(".default.txt")
     };
-    for path in files::texts(&shared.join("torch")).iter().filter(|path| !skipped(path)) {
+    for path in files::texts(&files::shared().join("torch")).iter().filter(|path| !skipped(path)) {
         let module = FxText::parse(files::read(path)).unwrap();
         for graph in module.graphs() {
             let dependencies = Dependencies::of(graph);
@@ -145,10 +140,7 @@ fn greedy_leaves_no_more_launches_than_adjacent_at_any_cap() {
 
 #[test]
 fn greedy_leaves_no_more_launches_than_a_plain_first_fit() {
-    let Some(shared) = files::shared() else {
-        return;
-    };
-    let table = std::fs::read_to_string(shared.join("../facts/greedy-reference.md")).unwrap();
+    let table = std::fs::read_to_string(files::torch_graphs().with_file_name("greedy-reference.md")).unwrap();
     let mut rows = BTreeMap::new();
     for line in table.lines().filter(|line| line.starts_with("| ") && line.contains('/')) {
         let cells: Vec<&str> = line.trim_matches('|').split('|').map(str::trim).collect();
@@ -160,7 +152,7 @@ fn greedy_leaves_no_more_launches_than_a_plain_first_fit() {
             rows.insert((format!("{case} {graph}"), kind.to_owned()), limits);
         }
     }
-    assert!(rows.len() >= 48, "{} rows", rows.len());
+    assert_eq!(rows.len(), 49, "rows");
     let goldens = goldens();
     for ((name, kind_name), limits) in rows {
         let golden = goldens.iter().find(|golden| golden.name == name).unwrap();

@@ -65,13 +65,12 @@ fn with_entry_name(buckets: Buckets, entry: &str) -> Buckets {
 
 #[test]
 fn every_golden_entry_is_reproduced_members_and_order() {
-    let Some(shared) = files::shared() else { return };
-    let golden: Value = serde_json::from_slice(&files::read(&shared.join("hlo/golden.json"))).unwrap();
+    let golden: Value = serde_json::from_slice(&files::read(&files::xla().join("golden.json"))).unwrap();
     let entries = golden.as_array().unwrap();
     assert_eq!(entries.len(), 63);
-    let mut wrong = Vec::new();
+    let (mut wrong, mut compared) = (Vec::new(), 0);
     for entry in entries {
-        let bytes = files::read(&shared.join("hlo").join(entry["input"].as_str().unwrap()));
+        let bytes = files::read(&files::xla().join(entry["input"].as_str().unwrap()));
         let text = String::from_utf8(bytes.clone()).unwrap();
         let main = text.lines().find_map(|line| line.strip_prefix("ENTRY %")?.split(' ').next()).unwrap();
         let document = Document::read(bytes).unwrap();
@@ -88,6 +87,7 @@ fn every_golden_entry_is_reproduced_members_and_order() {
         sort(&mut found);
         sort(&mut expected);
         for (key, list) in &expected {
+            compared += 1;
             if found.get(key) != Some(list) {
                 wrong.push(format!("{} {key:?}:\n  xla  {list:?}\n  ours {:?}", entry["name"], found.get(key)));
             }
@@ -95,4 +95,5 @@ fn every_golden_entry_is_reproduced_members_and_order() {
         assert_eq!(found.keys().collect::<Vec<_>>(), expected.keys().collect::<Vec<_>>(), "{}", entry["name"]);
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    assert_eq!(compared, 96, "lists of buckets");
 }

@@ -1,29 +1,63 @@
-//! Where tests find graphs: in `fixtures/`, and in `../shared/fixtures` when that folder is there.
+//! Where tests find graphs: in `fixtures/`, and, for tests that are ignored as a rule, in a folder beside the project.
 
 use bucketeer::ir::Graph;
 use bucketeer_formats::{Document, GroupsFile};
-use std::io::{Read as _, Write as _};
+use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
-/// The folder of shared fixtures, beside the project or where `BUCKETEER_SHARED` says.
-pub fn shared() -> Option<PathBuf> {
+/// More graphs than the tree holds: the folder `fixtures` in the one that `BUCKETEER_SHARED` names, or in `../shared`.
+///
+/// Only for tests that are ignored as a rule: they fail where the folder is not there. `shared` is in their names, by which
+/// `.ci/run` finds them.
+#[track_caller]
+pub fn shared() -> PathBuf {
     let beside = crate::root().join("../shared");
     let root = std::env::var_os("BUCKETEER_SHARED").map_or(beside, PathBuf::from);
     let fixtures = root.join("fixtures");
-    if fixtures.is_dir() {
-        return Some(fixtures);
-    }
-    // Past the test harness, which would swallow it.
-    let _ = writeln!(
-        std::io::stderr(),
-        "skipped in part: ../shared/fixtures is not there (or name it in BUCKETEER_SHARED)"
-    );
-    None
+    assert!(fixtures.is_dir(), "{} is not there: name its parent in BUCKETEER_SHARED", fixtures.display());
+    fixtures
+}
+
+/// Graphs of real size, a folder for each case: `PASS.full.txt`, and PyTorch's buckets in `PASS.golden.json`; both packed.
+pub fn torch_graphs() -> PathBuf {
+    crate::root().join("fixtures/torch/graphs")
+}
+
+/// HLO modules as XLA had them right before its combiners, with XLA's buckets in `golden.json`, packed.
+pub fn xla() -> PathBuf {
+    crate::root().join("fixtures/xla")
+}
+
+/// Whether a file is there, or packed.
+pub fn exists(path: &Path) -> bool {
+    path.exists() || PathBuf::from(format!("{}.gz", path.display())).exists()
 }
 
 /// The graphs in the tree.
 pub fn fixtures() -> PathBuf {
     crate::root().join("fixtures/fx")
+}
+
+/// The FX graphs of [`fixtures`], all of them.
+pub fn fx() -> Vec<PathBuf> {
+    exactly(18, texts(&fixtures()))
+}
+
+/// The small HLO modules, all of them.
+pub fn hlo() -> Vec<PathBuf> {
+    exactly(11, with_ending(&crate::root().join("fixtures/hlo"), ".hlo"))
+}
+
+/// The sketches of the case collection, all of them.
+pub fn sketches() -> Vec<PathBuf> {
+    exactly(58, texts(&crate::root().join("tests/sketches")))
+}
+
+/// A test that goes over fixtures has to see them: one that sees none passes.
+#[track_caller]
+fn exactly(count: usize, paths: Vec<PathBuf>) -> Vec<PathBuf> {
+    assert_eq!(paths.len(), count, "fixtures were added or are missing: {paths:?}");
+    paths
 }
 
 /// A graph on four ranks with a collective of every kind.

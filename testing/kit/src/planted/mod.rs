@@ -125,14 +125,13 @@ pub fn pairs() -> Vec<Pair> {
     for (name, text) in [("small", SMALL), ("effects", EFFECTS)] {
         pairs.push(rewritten(name, &text::parse(text).unwrap(), NO_CAP, Some(EvalOptions::default())));
     }
-    let Some(shared) = crate::files::shared() else { return pairs };
     for (case, file) in [
         ("fsdp_l2_ws8_bf16", "backward.all_gather.default.cap100"),
         ("fsdp_l2_ws8_bf16", "forward.all_gather.custom_ops.cap100"),
         ("fsdp_uneven_l2_ws8_bf16", "backward.reduce_scatter.default.cap100"),
         ("hsdp_rsar_l2_ws8_bf16_rsfp32", "backward.all_reduce.default.cap100"),
     ] {
-        let folder = shared.join("torch/graphs").join(case);
+        let folder = crate::files::torch_graphs().join(case);
         let graph = |name: &str| FxText::parse(crate::files::read(&folder.join(name))).unwrap().graphs()[0].clone();
         let name = format!("PyTorch {case} {file}");
         let stem = file.split('.').next().unwrap();
