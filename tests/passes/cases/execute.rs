@@ -1,14 +1,13 @@
 //! Stage `execute`: programs of the sketches on ranks as threads.
 
 use bucketeer::ir::{GlobalRank, Graph};
-use bucketeer::passes::Pipeline;
 use bucketeer::passes::lowering::{LowerOptions, lower};
 use bucketeer::program::Program;
 use bucketeer_comm::Backend;
 use bucketeer_comm::local::{LocalOptions, run};
 use bucketeer_eval::Output;
 use bucketeer_exec::{Executor, Reference, Run, RunError, seeded_inputs, world_size};
-use kit::rewrite::{ALL, read, sketch};
+use kit::rewrite::{read, sketch};
 use std::time::{Duration, Instant};
 
 /// Far above what any of these takes.
@@ -18,11 +17,10 @@ fn program(graph: &Graph) -> Program {
     lower(graph, &LowerOptions::default()).unwrap_or_else(|error| panic!("{error}")).0
 }
 
-/// The program of a text with one bucket.
+/// The program of RDY-1 or a text like it, with one bucket.
+#[track_caller]
 fn bucketed(text: &str) -> Program {
-    let mut graph = read(text);
-    ALL.parse::<Pipeline>().unwrap().run(&mut graph).unwrap();
-    let program = program(&graph);
+    let program = program(&super::bucketed(text, &[&["s0", "s1"]]));
     assert_eq!(program.launches(), 1);
     program
 }

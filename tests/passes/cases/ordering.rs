@@ -1,12 +1,13 @@
 //! Stage `bucketing`: where launches go, and what moves for them.
 
+use super::{rewrite, rewrite_shapes};
 use bucketeer::ir::Op;
-use kit::rewrite::{ALL, names, rewrite, rewrite_shapes, sketch};
+use kit::rewrite::{ALL, names, sketch};
 use std::fmt::Write as _;
 
 #[test]
 fn ord_1_only_what_must_move_moves() {
-    let done = rewrite(&sketch("ord-1"), ALL);
+    let done = rewrite(&sketch("ord-1"), ALL, &[&["g0", "g1"]]);
     assert_eq!(done.count("all_gather"), 1);
     assert!(done.place("pre") < done.place("bucketed_all_gather"));
     let rest = |names: Vec<&str>| -> Vec<String> {
@@ -26,7 +27,7 @@ fn ord_1_only_what_must_move_moves() {
 
 #[test]
 fn ord_2_a_bucket_is_placed_by_what_it_consumes() {
-    let done = rewrite(&sketch("ord-2"), ALL);
+    let done = rewrite(&sketch("ord-2"), ALL, &[&["g1", "g0"]]);
     assert_eq!(done.count("all_gather"), 1);
     let launch = done.graph.order().iter().find(|&&id| matches!(done.graph.node(id).op, Op::Collective(_))).unwrap();
     assert_eq!(done.graph.tensor(*launch).unwrap().to_string(), "bf16[32]");
@@ -35,12 +36,12 @@ fn ord_2_a_bucket_is_placed_by_what_it_consumes() {
 
 #[test]
 fn ord_3_without_a_request_the_launch_goes_where_the_fewest_nodes_move() {
-    let done = rewrite(&sketch("ord-3"), ALL);
+    let done = rewrite(&sketch("ord-3"), ALL, &[&["g0", "g1"]]);
     assert_eq!((done.count("all_gather"), done.moved()), (1, 0));
     // Where the first result is read at once, the later input is hoisted.
     let text = sketch("ord-3").replace("m  = matmul_like(a)", "w0 = wait(g0); m = layer(w0); n = layer(m)");
     let text = text.replace("w0 = wait(g0); w1", "w1").replace("output(m,", "output(n,");
-    let done = rewrite(&text, ALL);
+    let done = rewrite(&text, ALL, &[&["g0", "g1"]]);
     assert!(done.place("pb") < done.place("bucketed_all_gather"));
     assert!(done.place("bucketed_all_gather") < done.place("m"));
     assert_eq!(done.moved(), 1);
@@ -49,26 +50,26 @@ fn ord_3_without_a_request_the_launch_goes_where_the_fewest_nodes_move() {
 #[test]
 fn ord_3_where_an_input_needs_what_stands_below_that_comes_along() {
     let text = sketch("ord-3").replace("pb = neg(b)", "pb = layer(b, m) : f32[4]");
-    let done = rewrite(&text, ALL);
+    let done = rewrite(&text, ALL, &[&["g0", "g1"]]);
     assert_eq!(done.count("all_gather"), 1);
     assert!(done.place("m") < done.place("pb") && done.place("pb") < done.place("bucketed_all_gather"));
 }
 
 #[test]
 fn wait_1_two_waits_become_one_above_all_readers() {
-    let done = rewrite(&sketch("wait-1"), ALL);
+    let done = rewrite(&sketch("wait-1"), ALL, &[]);
     let waits = done.graph.order().iter().filter(|&&id| done.graph.node(id).op == Op::Wait).count();
     assert_eq!(waits, 1);
     // z listed first, and the users of the second wait before those of the first.
     let text = "x = input f32[4]\ng = all_gather(x, G0:2)\nw1 = wait(g); z = neg(w1)\nw0 = wait(g); y = relu(w0)\n\
                 output(z, y)";
-    let done = rewrite(text, ALL);
+    let done = rewrite(text, ALL, &[]);
     assert_eq!(done.names(), ["x", "g", "w1", "z", "y", "output"]);
 }
 
 #[test]
 fn dt_2_a_gather_is_never_narrowed_where_it_is_read_at_full_width() {
-    let done = rewrite(&sketch("dt-2"), ALL);
+    let done = rewrite(&sketch("dt-2"), ALL, &[&["g0", "g1"]]);
     assert_eq!(done.count("all_gather"), 1);
     assert!(done.text().contains("f32[16]"), "both travel as f32:\n{}", done.text());
 }
@@ -94,11 +95,15 @@ fn layers(n: usize, chain: usize) -> String {
 
 #[test]
 fn time_1_edits_are_local() {
-    let done = rewrite_shapes(&layers(1200, 5000), "bucket-all-gather{cap=64KiB}");
     // 256 bytes gathered each: 256 to a bucket.
+    let names: Vec<String> = (0..1200).map(|at| format!("g{at}")).collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    let buckets: Vec<&[&str]> = names.chunks(256).collect();
+    let done = rewrite_shapes(&layers(1200, 5000), "bucket-all-gather{cap=64KiB}", &buckets);
     assert_eq!(done.count("all_gather"), 5);
     // Inputs stand first, so no launch needs anything to move.
     assert_eq!(done.moved(), 0);
-    let done = rewrite(&layers(12, 20), ALL);
+    let done =
+        rewrite(&layers(12, 20), ALL, &[&["g0", "g1", "g2", "g3", "g4", "g5", "g6", "g7", "g8", "g9", "g10", "g11"]]);
     assert_eq!(done.count("all_gather"), 1);
 }

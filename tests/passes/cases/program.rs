@@ -1,11 +1,11 @@
 //! Stage `lower`: programs of the sketches, as they are and bucketed. Each is proven against its graph.
 
+use super::{Buckets, GATHER, beside, bucketed};
 use bucketeer::check::program::{Verdict, prove};
 use bucketeer::ir::Graph;
-use bucketeer::passes::Pipeline;
 use bucketeer::passes::lowering::{LowerOptions, lower};
 use bucketeer::program::{BufferKind, Collective, Operand, Path, Program, StepKind};
-use kit::rewrite::{ALL, read, sketch};
+use kit::rewrite::{read, sketch};
 
 fn proven(graph: &Graph, options: &LowerOptions) -> Program {
     let (program, _) = lower(graph, options).unwrap_or_else(|error| panic!("{error}"));
@@ -15,15 +15,10 @@ fn proven(graph: &Graph, options: &LowerOptions) -> Program {
     }
 }
 
-fn bucketed(text: &str) -> Graph {
-    let mut graph = read(text);
-    ALL.parse::<Pipeline>().unwrap().run(&mut graph).unwrap();
-    graph
-}
-
-/// The program of a text as it is, and of the same bucketed.
-fn both(text: &str) -> [Program; 2] {
-    [read(text), bucketed(text)].map(|graph| proven(&graph, &LowerOptions::default()))
+/// The program of a text as it is, and of the same with these buckets.
+#[track_caller]
+fn both(text: &str, buckets: Buckets<'_>) -> [Program; 2] {
+    [read(text), bucketed(text, buckets)].map(|graph| proven(&graph, &LowerOptions::default()))
 }
 
 fn launches(program: &Program) -> Vec<&Collective> {
@@ -38,16 +33,18 @@ fn launches(program: &Program) -> Vec<&Collective> {
 
 #[test]
 fn alias_1_the_input_of_a_reduce_is_copied_and_never_written() {
-    let [program, _] = both(&sketch("alias-1"));
+    let [program, _] = both(&sketch("alias-1"), &[]);
     let part = launches(&program)[0].parts[0];
     assert_eq!(program.buffer(part.recv.buffer).kind, BufferKind::Device);
 }
 
 #[test]
 fn alias_2_and_alias_3_and_alias_4_hold_for_programs() {
-    both(&sketch("alias-2"));
-    both(&sketch("alias-3"));
-    let [_, program] = both(&sketch("alias-4"));
+    for id in ["alias-2", "alias-3"] {
+        both(&sketch(id), &[]);
+        both(&beside(id, GATHER), &[&["g", "h"]]);
+    }
+    let [_, program] = both(&sketch("alias-4"), &[&["s0", "s1"]]);
     let buffer = |value: &Operand| match value {
         Operand::Tensor(view) => view.buffer,
         _ => panic!("outputs are tensors"),
@@ -58,7 +55,7 @@ fn alias_2_and_alias_3_and_alias_4_hold_for_programs() {
 
 #[test]
 fn aln_1_members_and_the_chunk_lie_at_multiples_of_align_bytes() {
-    let graph = bucketed(&sketch("aln-1"));
+    let graph = bucketed(&sketch("aln-1"), &[&["g0", "g1"]]);
     for (align_bytes, second, chunk) in [(16, 16, 32), (1, 10, 16), (4, 12, 20), (64, 64, 128)] {
         let program = proven(&graph, &LowerOptions { align_bytes, ..LowerOptions::default() });
         let StepKind::Pack(pack) = &program.steps[0].kind else { panic!("{program}") };
@@ -71,7 +68,7 @@ fn aln_1_members_and_the_chunk_lie_at_multiples_of_align_bytes() {
 
 #[test]
 fn dt_3_reductions_keep_their_dtype_and_a_sum_of_bools_is_a_maximum() {
-    let [program, _] = both(&sketch("dt-3"));
+    let [program, _] = both(&sketch("dt-3"), &[]);
     let found: Vec<_> = launches(&program).iter().map(|it| (it.op.name(), it.op.reduce_op(), it.dtype)).collect();
     use bucketeer::ir::{DType, ReduceOp};
     assert_eq!(found[1], ("all_reduce", Some(ReduceOp::Max), DType::Bool));
@@ -92,21 +89,22 @@ fn inpl_1_a_gather_from_its_own_output_goes_through_a_copy() {
 
 #[test]
 fn life_1_and_life_2_buffers_in_flight_are_not_reused() {
-    for text in [sketch("life-1"), sketch("life-2")] {
-        both(&text);
-    }
+    both(&sketch("life-1"), &[&["s0", "s1", "s2", "s3", "s4", "s5"]]);
+    both(&sketch("life-2"), &[]);
+    both(&beside("life-2", "all_reduce(extra, sum, G0:2)"), &[&["s", "h"]]);
 }
 
 #[test]
 fn num_1_and_str_1_are_packed_in_logical_order() {
-    both(&sketch("num-1"));
-    let [program, _] = both(&sketch("str-1"));
+    both(&sketch("num-1"), &[&["r0", "r1"]]);
+    both(&beside("str-1", GATHER), &[&["g", "h"]]);
+    let [program, _] = both(&sketch("str-1"), &[]);
     assert!(matches!(program.steps[0].kind, StepKind::Pack(_)), "{program}");
 }
 
 #[test]
 fn ovf_1_sizes_past_4_gib_have_offsets() {
-    let [_, program] = both(&sketch("ovf-1"));
+    let [_, program] = both(&sketch("ovf-1"), &[&["g0", "g1"]]);
     let part = launches(&program)[0].parts[0];
     assert_eq!((part.send.bytes, part.recv.bytes), (6_000_000_000, 12_000_000_000));
     let StepKind::Pack(pack) = &program.steps[0].kind else { panic!("{program}") };
@@ -115,13 +113,14 @@ fn ovf_1_sizes_past_4_gib_have_offsets() {
 
 #[test]
 fn pad_1_an_all_reduce_that_the_group_does_not_divide_is_one_launch_of_its_own_size() {
-    let [program, _] = both(&sketch("pad-1"));
+    both(&beside("pad-1", "all_reduce(extra, sum, G0:6)"), &[&["s", "h"]]);
+    let [program, _] = both(&sketch("pad-1"), &[]);
     assert_eq!(launches(&program)[0].parts[0].recv.bytes, 32);
 }
 
 #[test]
 fn pad_2_scatters_are_packed_rank_major() {
-    let graph = bucketed(&sketch("pad-2"));
+    let graph = bucketed(&sketch("pad-2"), &[&["r0", "r1"]]);
     let program = proven(&graph, &LowerOptions { align_bytes: 1, ..LowerOptions::default() });
     let StepKind::Pack(pack) = &program.steps[0].kind else { panic!("{program}") };
     let rows = |at: usize| program.layout(pack.segments[at].to.layout).strides[0];
