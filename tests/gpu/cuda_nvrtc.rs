@@ -1,7 +1,6 @@
 //! The emitted source under NVIDIA's own compiler, which needs no GPU: for three architectures, without spills or local memory.
 //!
-//! Where the compiler is not installed this says that it skips; with `BUCKETEER_REQUIRE_NVRTC` set it fails.
-//! `scripts/with-nvrtc` gets it.
+//! Ignored as a rule: `scripts/with-nvrtc cargo test --test gpu nvrtc:: -- --ignored` gets the compiler and runs these.
 
 use bucketeer::codegen::cuda::{CudaModule, CudaOptions, FIXED_KERNEL, KERNEL, fixed_module};
 use bucketeer::ir::DType;
@@ -11,20 +10,13 @@ use bucketeer::program::Program;
 use bucketeer_cuda::nvrtc::{Nvrtc, Request};
 use bucketeer_cuda::{Arch, ImageKind};
 use kit::files;
-use std::io::Write as _;
 
 const ARCHS: [u32; 3] = [80, 90, 100];
 
-fn nvrtc() -> Option<Nvrtc> {
-    match Nvrtc::load(None) {
-        Ok(nvrtc) => Some(nvrtc.with_cache(None)),
-        Err(error) if std::env::var_os("BUCKETEER_REQUIRE_NVRTC").is_some() => panic!("{error}"),
-        Err(_) => {
-            // Past the test harness, which would swallow it.
-            let _ = writeln!(std::io::stderr(), "skipped: NVRTC is not installed (scripts/with-nvrtc gets it)");
-            None
-        }
-    }
+#[track_caller]
+fn nvrtc() -> Nvrtc {
+    let nvrtc = Nvrtc::load(None).unwrap_or_else(|error| panic!("{error}\nscripts/with-nvrtc gets it"));
+    nvrtc.with_cache(None)
 }
 
 /// Compiles a source, and holds its one kernel against what it may cost.
@@ -56,8 +48,9 @@ fn module(program: &Program) -> CudaModule {
 }
 
 #[test]
+#[ignore = "needs NVIDIA's compiler: scripts/with-nvrtc"]
 fn kernels_of_real_graphs_compile_without_spills_and_local_memory() {
-    let Some(nvrtc) = nvrtc() else { return };
+    let nvrtc = nvrtc();
     let names =
         ["fsdp_l2_ws8_bf16.backward.txt", "tiny_fsdp_uneven_bf16.backward.txt", "tiny_ddp_bf16_arfp32.backward.txt"];
     for name in names {
@@ -70,8 +63,9 @@ fn kernels_of_real_graphs_compile_without_spills_and_local_memory() {
 }
 
 #[test]
+#[ignore = "needs NVIDIA's compiler: scripts/with-nvrtc"]
 fn the_fixed_kernel_compiles_without_spills_and_local_memory() {
-    let Some(nvrtc) = nvrtc() else { return };
+    let nvrtc = nvrtc();
     check(&nvrtc, &fixed_module(), FIXED_KERNEL, &ARCHS);
 }
 
@@ -92,8 +86,9 @@ fn conversions_from(from: DType) -> Program {
 }
 
 #[test]
+#[ignore = "needs NVIDIA's compiler: scripts/with-nvrtc"]
 fn every_conversion_compiles() {
-    let Some(nvrtc) = nvrtc() else { return };
+    let nvrtc = nvrtc();
     for from in [DType::F64, DType::F32, DType::Bf16, DType::F8E4m3fn, DType::I64, DType::Bool] {
         let module = module(&conversions_from(from));
         let request =

@@ -1,5 +1,4 @@
-//! The driver, NVRTC and NCCL, on the fake GPU with ranks as threads; and the real NVRTC and NCCL where they are
-//! installed.
+//! The driver, NVRTC and NCCL, on the fake GPU with ranks as threads; and, ignored as a rule, the real NVRTC and NCCL.
 //!
 //! All share one process: whatever uses the fake GPU waits for its turn (`kit::fakegpu::session`), and no library is
 //! chosen by a variable of this process.

@@ -1,32 +1,22 @@
 //! The real NCCL, as far as it goes without a GPU: its functions, version, unique ids and error texts, and a clean
 //! failure where it needs a driver.
 //!
-//! Where it is not installed this says that it skips; with `BUCKETEER_REQUIRE_NCCL` set it fails. The Python package
-//! `nvidia-nccl-cu13` (or `-cu12`) has it.
+//! Ignored as a rule: `cargo test --test gpu nccl_real:: -- --ignored` needs the Python package `nvidia-nccl-cu13` (or
+//! `-cu12`), and a machine without a driver.
 
 use bucketeer_cuda::nccl::{InitOptions, Nccl, NcclError, NcclResult};
 use kit::fakegpu;
-use std::io::Write as _;
 use std::time::Duration;
 
-fn nccl() -> Option<Nccl> {
-    match Nccl::load(None) {
-        Ok(nccl) => Some(nccl),
-        Err(error) if std::env::var_os("BUCKETEER_REQUIRE_NCCL").is_some() => panic!("{error}"),
-        Err(_) => {
-            // Past the test harness, which would swallow it.
-            let _ = writeln!(
-                std::io::stderr(),
-                "skipped: NCCL is not installed (the Python package nvidia-nccl-cu13 has it)"
-            );
-            None
-        }
-    }
+#[track_caller]
+fn nccl() -> Nccl {
+    Nccl::load(None).unwrap_or_else(|error| panic!("{error}\nthe Python package nvidia-nccl-cu13 has it"))
 }
 
 #[test]
+#[ignore = "needs NVIDIA's NCCL"]
 fn it_has_every_function_that_its_version_should_have() {
-    let Some(nccl) = nccl() else { return };
+    let nccl = nccl();
     let version = nccl.version();
     assert!(version.major == 2 && version.minor >= 10, "{version}");
     let missing = nccl.missing();
@@ -34,15 +24,17 @@ fn it_has_every_function_that_its_version_should_have() {
 }
 
 #[test]
+#[ignore = "needs NVIDIA's NCCL"]
 fn unique_ids_are_unlike() {
-    let Some(nccl) = nccl() else { return };
+    let nccl = nccl();
     let (one, two) = (nccl.unique_id().unwrap().to_bytes(), nccl.unique_id().unwrap().to_bytes());
     assert!(one != two && one.iter().any(|byte| *byte != 0));
 }
 
 #[test]
+#[ignore = "needs NVIDIA's NCCL"]
 fn groups_without_calls_end_well() {
-    let Some(nccl) = nccl() else { return };
+    let nccl = nccl();
     nccl.group().unwrap().end().unwrap();
     drop(nccl.group().unwrap());
     nccl.group().unwrap().end().unwrap();
@@ -50,12 +42,10 @@ fn groups_without_calls_end_well() {
 
 /// The fake driver lends a context, which the real NCCL knows nothing of.
 #[test]
+#[ignore = "needs NVIDIA's NCCL"]
 fn without_a_driver_a_communicator_fails_in_words() {
-    let Some(nccl) = nccl() else { return };
-    if bucketeer_cuda::Driver::load(None).is_ok() {
-        let _ = writeln!(std::io::stderr(), "skipped: there is a driver");
-        return;
-    }
+    let nccl = nccl();
+    assert!(bucketeer_cuda::Driver::load(None).is_err(), "there is a driver, with which it does not fail");
     let session = fakegpu::session();
     let contexts = [0, 1].map(|nth| session.driver().device(nth).unwrap().context().unwrap());
     for blocking in [true, false] {

@@ -1,14 +1,13 @@
-//! The compiler layer: on the fake GPU's compiler everywhere, and on NVIDIA's own where it is installed.
+//! The compiler layer: on the fake GPU's compiler everywhere, and on NVIDIA's own.
 //!
-//! Without it those tests say that they skip; with `BUCKETEER_REQUIRE_NVRTC` set they fail. `scripts/with-nvrtc` gets
-//! it.
+//! Tests on NVIDIA's are ignored as a rule: `scripts/with-nvrtc cargo test --test gpu nvrtc:: -- --ignored` gets it and runs
+//! them.
 
 #![expect(unsafe_code, reason = "launches; each says why it may")]
 
 use bucketeer_cuda::nvrtc::{Cache, Compiled, Nvrtc, NvrtcError, Request};
 use bucketeer_cuda::{Arch, Arg, CudaError, ImageKind, Launch};
 use kit::fakegpu::{self, session};
-use std::io::Write as _;
 use std::path::PathBuf;
 
 /// Adds `offset` to each of `len` numbers.
@@ -40,17 +39,11 @@ fn request(source: &str, arch: u32, kind: ImageKind) -> Request<'_> {
     Request { source, name: "test.cu", arch: Arch(arch), kind, options: &[] }
 }
 
-/// NVIDIA's compiler, if it is there.
-fn real() -> Option<Nvrtc> {
-    match Nvrtc::load(None) {
-        Ok(nvrtc) => Some(nvrtc.with_cache(None)),
-        Err(error) if std::env::var_os("BUCKETEER_REQUIRE_NVRTC").is_some() => panic!("{error}"),
-        Err(_) => {
-            // Past the test harness, which would swallow it.
-            let _ = writeln!(std::io::stderr(), "skipped: NVRTC is not installed (scripts/with-nvrtc gets it)");
-            None
-        }
-    }
+/// NVIDIA's compiler.
+#[track_caller]
+fn real() -> Nvrtc {
+    let nvrtc = Nvrtc::load(None).unwrap_or_else(|error| panic!("{error}\nscripts/with-nvrtc gets it"));
+    nvrtc.with_cache(None)
 }
 
 /// A folder of its own for a test, gone with it.
@@ -244,8 +237,9 @@ fn several_threads_fill_one_cache() {
 }
 
 #[test]
+#[ignore = "needs NVIDIA's compiler: scripts/with-nvrtc"]
 fn the_real_compiler_makes_ptx_and_cubins_without_a_gpu() {
-    let Some(nvrtc) = real() else { return };
+    let nvrtc = real();
     let archs = nvrtc.archs().unwrap();
     // sm_100 came with 12.8.
     let wanted = [80, 90, 100].into_iter().filter(|arch| archs.contains(&Arch(*arch)));
@@ -267,8 +261,9 @@ fn the_real_compiler_makes_ptx_and_cubins_without_a_gpu() {
 }
 
 #[test]
+#[ignore = "needs NVIDIA's compiler: scripts/with-nvrtc"]
 fn the_real_compiler_reports_local_memory() {
-    let Some(nvrtc) = real() else { return };
+    let nvrtc = real();
     let cubin = nvrtc.compile(&request(LOCAL, 90, ImageKind::Cubin)).unwrap();
     let kernels = cubin.kernels();
     assert_eq!((kernels.len(), kernels[0].stack_bytes), (1, 256), "{}", cubin.log);
@@ -286,15 +281,17 @@ fn the_real_compiler_reports_local_memory() {
 }
 
 #[test]
+#[ignore = "needs NVIDIA's compiler: scripts/with-nvrtc"]
 fn the_real_compiler_shows_the_source_line_and_refuses_as_the_fake_does() {
-    let Some(nvrtc) = real() else { return };
+    let nvrtc = real();
     shows_the_source_line(&nvrtc);
     refuses(&nvrtc);
 }
 
 #[test]
+#[ignore = "needs NVIDIA's compiler: scripts/with-nvrtc"]
 fn the_fake_driver_refuses_ptx_of_a_newer_compiler() {
-    let Some(nvrtc) = real() else { return };
+    let nvrtc = real();
     let session = session();
     session.set_driver_version(12_000);
     let context = session.driver().device(0).unwrap().context().unwrap();

@@ -12,14 +12,9 @@ pub struct Run {
     pub text: String,
 }
 
-/// A run, unless there is no `mpirun`.
-pub struct Ran(pub Option<Run>);
-
-impl Ran {
+impl Run {
     pub fn assert_success(self) {
-        if let Some(run) = self.0 {
-            assert!(run.success, "{}", run.text);
-        }
+        assert!(self.success, "{}", self.text);
     }
 }
 
@@ -28,20 +23,15 @@ pub fn task() -> Option<String> {
     std::env::var(TASK).ok()
 }
 
-/// The command and its options, or `None` with a line that says so.
-pub fn mpirun() -> Option<(String, &'static [&'static str])> {
-    static FOUND: OnceLock<Option<(String, &'static [&'static str])>> = OnceLock::new();
+/// The command and its options.
+fn mpirun() -> (String, &'static [&'static str]) {
+    static FOUND: OnceLock<(String, &'static [&'static str])> = OnceLock::new();
     let find = || {
         let name = std::env::var("BUCKETEER_MPIRUN").unwrap_or_else(|_| "mpirun".to_owned());
-        let Ok(version) = Command::new(&name).arg("--version").output() else {
-            println!("skipped: there is no {name}");
-            return None;
-        };
+        let version = Command::new(&name).arg("--version").output();
+        let version = version.unwrap_or_else(|error| panic!("{name}: {error}; name another in BUCKETEER_MPIRUN"));
         let is_open_mpi = text(&version).contains("Open MPI");
-        Some((
-            name,
-            if is_open_mpi { &["--allow-run-as-root", "--oversubscribe", "--timeout", "120"][..] } else { &[] },
-        ))
+        (name, if is_open_mpi { &["--allow-run-as-root", "--oversubscribe", "--timeout", "120"][..] } else { &[] })
     };
     FOUND.get_or_init(find).clone()
 }
@@ -60,16 +50,13 @@ fn run(mut command: Command, task: &str) -> Run {
 }
 
 /// The task on so many ranks.
-pub fn under_mpirun(task: &str, ranks: u32) -> Ran {
-    let Some((name, options)) = mpirun() else {
-        println!("skipped: {task} on {ranks} ranks, as there is no mpirun");
-        return Ran(None);
-    };
+pub fn under_mpirun(task: &str, ranks: u32) -> Run {
+    let (name, options) = mpirun();
     let mut command = Command::new(name);
     command.args(options).args(["-n", &ranks.to_string()]);
     let again = kit::again("mpi", "rank");
     command.arg(again.get_program()).args(again.get_args());
-    Ran(Some(run(command, task)))
+    run(command, task)
 }
 
 /// The task in a process that `mpirun` does not start.
