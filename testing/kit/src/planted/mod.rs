@@ -66,7 +66,8 @@ const SMALL: &str = "graph small {
   gn = all_gather(narrow, G:2); wn = wait(gn)
   gh = all_gather(h, H:2); wh = wait(gh)
   y = aten.add.Tensor(wa, 1) : f32[8, 2]
-  output(y, wb, va, vb, uc, ud, ue, uf, wn, wh)
+  k = aten.clone.default(h) : f32[2]
+  output(y, wb, va, vb, uc, ud, ue, uf, wn, wh, k)
 }";
 
 /// Effects of all kinds around collectives that merge.
@@ -203,6 +204,7 @@ pub const FAULTS: &[Fault] = &[
     },
     Fault { name: "pad leaking", values: Values::Change, plant: leaking_pad },
     Fault { name: "view of a bucket escaping as an output", values: Values::Change, plant: escaping_view },
+    Fault { name: "input handed out for its copy", values: Values::Change, plant: input_as_output },
     Fault {
         name: "order edge dropped",
         values: Values::Stay("an edge says when a node runs, not what it makes"),

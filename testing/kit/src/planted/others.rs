@@ -311,20 +311,16 @@ pub fn escaping_view(graph: &mut Graph) -> bool {
     copies.len() > 1
 }
 
-/// An output is handed out twice in one memory: the second was a tensor of its own.
-#[expect(dead_code, reason = "no graph here has a place for it yet")]
+/// An output that is a copy of an input is the input itself: a caller that writes the one changes the other.
 pub fn input_as_output(graph: &mut Graph) -> bool {
     let id = output(graph);
-    for (place, operand) in graph.operands(id).to_vec().into_iter().enumerate() {
-        if graph.target_of(operand) == "aten.clone.default"
-            && graph.type_of(operand) == graph.type_of(graph.operands(operand)[0])
-        {
-            let from = graph.operands(operand)[0];
-            graph.operands_mut(id)[place] = from;
-            return graph.node(from).op == Op::Input;
-        }
-    }
-    false
+    let is_copy = |&operand: &NodeId| {
+        graph.target_of(operand) == "aten.clone.default" && graph.node(graph.operands(operand)[0]).op == Op::Input
+    };
+    let Some(place) = graph.operands(id).iter().position(is_copy) else { return false };
+    let from = graph.operands(graph.operands(id)[place])[0];
+    graph.operands_mut(id)[place] = from;
+    true
 }
 
 pub fn lost_edge(graph: &mut Graph) -> bool {
