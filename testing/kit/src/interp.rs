@@ -134,6 +134,16 @@ fn teams(graph: &Graph) -> (usize, Vec<Vec<Vec<usize>>>) {
     (world, groups)
 }
 
+/// The ranks of each group whose graph does not list them, by name: blocks of its size, or of two.
+pub fn groups(graph: &Graph) -> impl Iterator<Item = (String, Vec<Vec<u32>>)> {
+    let (_, lists) = teams(graph);
+    let unlisted = graph.groups().iter().zip(lists).filter(|(group, _)| group.members.is_empty());
+    unlisted.map(|(group, lists)| {
+        let numbers = |list: Vec<usize>| list.into_iter().map(|rank| rank as u32).collect();
+        (group.name.to_string(), lists.into_iter().map(numbers).collect())
+    })
+}
+
 impl<'a> Machine<'a> {
     fn new(graph: &'a Graph, settings: &'a Settings) -> Self {
         let (world, groups) = teams(graph);
