@@ -42,3 +42,38 @@ fn a_graph_that_is_not_well_formed_is_not_drawn() {
     let ran = folder.run("inspect g.bkt --svg").expect(1, &["g.bkt:2"]);
     assert_eq!(ran.out(), "");
 }
+
+/// Gathers and reduces in turn, so that the order of all buckets is not that of either kind.
+const TWO_KINDS: &str = "\
+a = input f32[1000]; b = input f32[1000]; c = input f32[1000]; d = input f32[1000]
+s0 = all_reduce(a, sum, G:2); g0 = all_gather(a, G:2); g1 = all_gather(b, G:2)
+s1 = all_reduce(b, sum, G:2); g2 = all_gather(c, G:2); g3 = all_gather(d, G:2)
+s2 = all_reduce(c, sum, G:2); s3 = all_reduce(d, sum, G:2)
+output(wait(s0), wait(s1), wait(s2), wait(s3), wait(g0), wait(g1), wait(g2), wait(g3))
+";
+
+#[test]
+fn a_bucket_has_one_number_in_pictures_reports_and_json() {
+    let folder = Folder::with("g.bkt", TWO_KINDS);
+    let caps = "--all-gather 16000 --all-reduce 8000";
+    let told = folder.run(&format!("rewrite g.bkt --explain --dry-run {caps}")).expect(0, &[]);
+    let json = folder.run(&format!("rewrite g.bkt --json {caps}")).expect(0, &[]);
+    let json: serde_json::Value = serde_json::from_str(json.out()).unwrap();
+    let dot = folder.run(&format!("inspect g.bkt --dot {caps}")).expect(0, &[]);
+    let svg = folder.run(&format!("inspect g.bkt --svg {caps}")).expect(0, &[]);
+    let line = |text: &str, holds: &[&str]| {
+        text.lines().find(|line| holds.iter().all(|part| line.contains(part))).unwrap_or_default().to_owned()
+    };
+    let remarks = json["graphs"][0]["remarks"].as_array().unwrap();
+    assert_eq!(remarks.len(), 8);
+    for remark in remarks {
+        let (name, nth) = (remark["name"].as_str().unwrap(), &remark["merged"]["bucket"]);
+        let words = format!("bucket {nth} of 2");
+        let explained = line(told.talk(), &[&format!("  {name} ")]);
+        assert!(explained.contains(&words), "{name}: {nth} in JSON, but {explained}");
+        let drawn = line(dot.out(), &[&format!("[label=\"{name}\\n")]);
+        assert!(drawn.contains(&format!("G, bucket {nth}\"")) && drawn.contains(&words), "{name}: {nth}, but {drawn}");
+        let drawn = line(svg.out(), &[&format!(">{name}</text>")]);
+        assert!(drawn.contains(&format!("G, bucket {nth}<")) && drawn.contains(&words), "{name}: {nth}, but {drawn}");
+    }
+}

@@ -30,9 +30,20 @@ impl Fate {
     }
 }
 
+/// What a bucket that a pass makes is called, as in the reports of `rewrite`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Number {
+    /// Within its pass, from 1, in the order of the plan.
+    pub nth: usize,
+    /// How many buckets the pass makes.
+    pub of: usize,
+}
+
 #[derive(Clone, Debug)]
 struct Bucket {
     first: NodeId,
+    /// None of a merged collective, which no pass makes.
+    number: Option<Number>,
     members: usize,
     /// `None` if a size is not known.
     bytes: Option<u64>,
@@ -61,15 +72,15 @@ impl Buckets {
         let reports = pipeline.run(&mut merged)?;
         let mut group_of = vec![None; graph.arena_len()];
         let mut reasons: Vec<Option<String>> = vec![None; graph.arena_len()];
-        let mut groups = 0;
+        let mut groups = Vec::new();
         for plan in reports.iter().filter_map(|report| report.plan.as_ref()) {
-            for bucket in &plan.buckets {
+            for (bucket, nth) in plan.buckets.iter().zip(1..) {
                 for member in &bucket.members {
                     if let Some(group) = group_of.get_mut(member.collective.index()) {
-                        *group = Some(groups);
+                        *group = Some(groups.len());
                     }
                 }
-                groups += 1;
+                groups.push(Number { nth, of: plan.buckets.len() });
             }
             for remark in &plan.remarks {
                 if let (Decision::Alone(reason), Some(told)) = (&remark.decision, reasons.get_mut(remark.node.index()))
@@ -78,32 +89,33 @@ impl Buckets {
                 }
             }
         }
-        Ok(Self::new(graph, &merged, groups, &group_of, &mut reasons))
+        Ok(Self::new(graph, &merged, &groups, &group_of, &mut reasons))
     }
 
     fn new(
         graph: &Graph,
         merged: &Graph,
-        groups: usize,
+        groups: &[Number],
         group_of: &[Option<usize>],
         reasons: &mut [Option<String>],
     ) -> Self {
         let mut still_there = vec![false; graph.arena_len()];
         merged.order().iter().filter(|id| id.index() < graph.arena_len()).for_each(|id| still_there[id.index()] = true);
         let mut made = Self { buckets: Vec::new(), fates: vec![None; graph.arena_len()] };
-        let mut number = vec![usize::MAX; groups];
+        let mut place = vec![usize::MAX; groups.len()];
         for &id in graph.order().iter().filter(|&&id| graph.collective(id).is_some()) {
             let bytes = collective_bytes(graph, id);
             let fate = if let Some(group) = group_of[id.index()] {
-                if number[group] == usize::MAX {
-                    number[group] = made.add(id, 0, Some(0));
+                if place[group] == usize::MAX {
+                    place[group] =
+                        made.add(Bucket { first: id, number: Some(groups[group]), members: 0, bytes: Some(0) });
                 }
-                let bucket = &mut made.buckets[number[group]];
+                let bucket = &mut made.buckets[place[group]];
                 bucket.members += 1;
                 bucket.bytes = bucket.bytes.zip(bytes).and_then(|(sum, bytes)| sum.checked_add(bytes));
-                Fate::Joins { bucket: number[group] }
+                Fate::Joins { bucket: place[group] }
             } else if let Some(members) = members_of(graph, id) {
-                Fate::Merged { bucket: made.add(id, members, bytes) }
+                Fate::Merged { bucket: made.add(Bucket { first: id, number: None, members, bytes }) }
             } else {
                 let gone = || "a pass takes it away, for it sends nothing new".to_owned();
                 let reason = reasons[id.index()].take();
@@ -115,8 +127,8 @@ impl Buckets {
         made
     }
 
-    fn add(&mut self, first: NodeId, members: usize, bytes: Option<u64>) -> usize {
-        self.buckets.push(Bucket { first, members, bytes });
+    fn add(&mut self, bucket: Bucket) -> usize {
+        self.buckets.push(bucket);
         self.buckets.len() - 1
     }
 
@@ -142,6 +154,12 @@ impl Buckets {
     #[must_use]
     pub fn members(&self, bucket: usize) -> usize {
         self.buckets[bucket].members
+    }
+
+    /// What a bucket is called in reports; `None` of a merged collective that stands in the graph.
+    #[must_use]
+    pub fn number(&self, bucket: usize) -> Option<Number> {
+        self.buckets[bucket].number
     }
 
     /// The first collective of a bucket, in issue order.

@@ -39,9 +39,8 @@ fn graph(out: &mut String, nth: usize, drawing: &Drawing) {
             continue;
         }
         let one = boxes.next().expect("there is a box for each collective");
-        let bucket = one.bucket.map_or("alone".to_owned(), |bucket| format!("bucket {}", bucket + 1));
-        let group = cut(&one.group, COLUMNS.saturating_sub(bucket.len() + 2));
-        let lines = [cut(&one.name, COLUMNS), cut(&one.what, COLUMNS), format!("{group}, {bucket}")];
+        let group = cut(&one.group, COLUMNS.saturating_sub(one.place.len() + 2));
+        let lines = [cut(&one.name, COLUMNS), cut(&one.what, COLUMNS), format!("{group}, {}", one.place)];
         let border = if one.merged { ", peripheries=2" } else { "" };
         let _ = writeln!(
             out,

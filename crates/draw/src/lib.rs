@@ -45,6 +45,8 @@ struct Collective {
     details: Vec<String>,
     /// Index of its bucket.
     bucket: Option<usize>,
+    /// Its bucket in a word or two.
+    place: String,
     /// Whether it is a merged collective that stands in the graph.
     merged: bool,
     depth: u32,
@@ -91,8 +93,11 @@ fn collective(graph: &Graph, buckets: &Buckets, one: &Surveyed) -> Collective {
     }
     let fate = buckets.of(one.node);
     details.push(match fate {
-        Fate::Merged { bucket } => format!("merged, with {} members: bucket {}", buckets.members(*bucket), bucket + 1),
-        Fate::Joins { bucket } => format!("bucket {} of {} members", bucket + 1, buckets.members(*bucket)),
+        Fate::Merged { bucket } => format!("merged, with {} members", buckets.members(*bucket)),
+        Fate::Joins { bucket } => {
+            let of = buckets.number(*bucket).map_or(String::new(), |number| format!(" of {}", number.of));
+            format!("{}{of}, with {} members", title(buckets, *bucket), buckets.members(*bucket))
+        }
         Fate::Alone(reason) => format!("alone: {}", visible(reason)),
     });
     Collective {
@@ -101,6 +106,7 @@ fn collective(graph: &Graph, buckets: &Buckets, one: &Surveyed) -> Collective {
         group: format!("group {}", visible(&group.name)),
         details,
         bucket: fate.bucket(),
+        place: fate.bucket().map_or("alone".to_owned(), |bucket| title(buckets, bucket)),
         merged: matches!(fate, Fate::Merged { .. }),
         depth: one.depth,
     }
@@ -122,14 +128,19 @@ fn ranks(group: &ProcessGroup) -> String {
     text
 }
 
+/// What a bucket is called: as in the reports of `rewrite`, where each kind of collective has its own numbers.
+fn title(buckets: &Buckets, bucket: usize) -> String {
+    buckets.number(bucket).map_or("merged".to_owned(), |number| format!("bucket {}", number.nth))
+}
+
 /// A bucket for the legend.
 fn in_words(graph: &Graph, buckets: &Buckets, nth: usize) -> String {
     let first: NodeId = buckets.first(nth);
     let collective = graph.collective(first).expect("buckets are of collectives");
     let bytes = buckets.bytes(nth).map_or("? bytes".to_owned(), human);
     format!(
-        "bucket {}: {}, group {}, {} members, {bytes}",
-        nth + 1,
+        "{}: {}, group {}, {} members, {bytes}",
+        title(buckets, nth),
         collective.kind.name(),
         visible(&graph.group(collective.group).name),
         buckets.members(nth)

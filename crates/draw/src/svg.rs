@@ -176,8 +176,7 @@ fn picture(out: &mut String, drawing: &Drawing, layout: &Layout) {
 
 fn draw_box(out: &mut String, one: &Collective, x: i64, y: i64) {
     let frame = if one.merged { "stroke=\"#000000\" stroke-width=\"2.5\"" } else { "stroke=\"#444444\"" };
-    let bucket = one.bucket.map_or("alone".to_owned(), |bucket| format!("bucket {}", bucket + 1));
-    let group = cut(&one.group, COLUMNS.saturating_sub(bucket.len() + 2));
+    let group = cut(&one.group, COLUMNS.saturating_sub(one.place.len() + 2));
     let _ = write!(
         out,
         "<g><title>{}</title><rect x=\"{x}\" y=\"{y}\" width=\"{BOX_WIDTH}\" height=\"{BOX_HEIGHT}\" rx=\"4\" \
@@ -188,7 +187,7 @@ fn draw_box(out: &mut String, one: &Collective, x: i64, y: i64) {
     let lines = [
         (cut(&one.name, COLUMNS), " font-weight=\"bold\""),
         (cut(&one.what, COLUMNS), ""),
-        (format!("{group}, {bucket}"), ""),
+        (format!("{group}, {}", one.place), ""),
     ];
     for (nth, (line, weight)) in lines.iter().enumerate() {
         let _ =
