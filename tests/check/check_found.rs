@@ -300,3 +300,21 @@ fn of_members_that_begin_alike_the_one_that_reaches_further_is_taken() {
         "bucket-all-gather{cap=none,mode=coalesced}",
     );
 }
+
+#[test]
+fn a_draw_that_reads_a_result_copied_out_of_a_bucket_is_the_same_draw() {
+    // Such a draw sees strides: those of a collective's result and of a dense copy of it are alike.
+    for draw in ["rand_like(w) : f32[2]", "aten.rand_like.default(w) : f32[2]", "aten.bernoulli.default(w) : f32[2]"] {
+        let text = format!(
+            "x = input f32[4]\nc = reduce_scatter(x, sum, G:2); d = reduce_scatter(x, sum, G:2)\n\
+             w = wait(c); v = wait(d)\nr = {draw}\noutput(w, v, r)"
+        );
+        let before = bucketeer::ir::text::parse(&text).unwrap();
+        let mut after = before.clone();
+        let pipeline: bucketeer::passes::Pipeline = "bucket-reduce-scatter".parse().unwrap();
+        pipeline.run(&mut after).unwrap();
+        assert_eq!(after.order().iter().filter(|&&id| after.collective(id).is_some()).count(), 1, "{draw}");
+        let verdict = bucketeer::check::prove(&before, &after);
+        assert!(verdict.is_equal(), "{draw}: {verdict}");
+    }
+}

@@ -4,7 +4,7 @@ use super::{Step, Walk};
 use crate::check::effects::{Effects, Placement};
 use crate::check::terms::{Term, Val, Value};
 use crate::ir::optable::split_target;
-use crate::ir::{NodeId, Op, Type};
+use crate::ir::{Arg, NodeId, Op, Type};
 
 impl Walk<'_, '_> {
     /// Adds to a call's operands how its first one lies, if it sees that.
@@ -58,11 +58,18 @@ impl Walk<'_, '_> {
             _ if ty.strides.is_some() && ty.is_dense() => self.dense(root),
             Op::Call(target) => {
                 let (namespace, name, _) = split_target(graph.text(target));
+                let copies = || {
+                    let keywords = &graph.args_of(root).keyword;
+                    match keywords.as_slice() {
+                        // As its operand lies, if that has no gaps.
+                        [] => self.is_dense(graph.operands(root)),
+                        [(key, Arg::Word(format))] => &**key == "memory_format" && &**format == "torch.contiguous_format",
+                        _ => false,
+                    }
+                };
                 let dense = matches!(namespace, "" | "aten")
                     && (matches!(name, "empty" | "zeros" | "ones" | "full" | "cat" | "arange")
-                        || name == "clone"
-                            && graph.args_of(root).keyword.is_empty()
-                            && self.is_dense(graph.operands(root)));
+                        || name == "clone" && copies());
                 if dense { self.dense(root) } else { self.as_made(root) }
             }
             Op::Output => self.as_made(root),

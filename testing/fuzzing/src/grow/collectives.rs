@@ -40,8 +40,9 @@ impl Grower {
 
     pub(super) fn coalesced(&mut self, a: u16, b: u16, c: u16) {
         let Some(x) = self.any(a) else { return };
-        let dtype = self.tensor(&x).dtype;
-        let same: Vec<_> = self.readable().into_iter().filter(|y| self.tensor(y).dtype == dtype).collect();
+        // One launch takes tensors of one device.
+        let kind = |value: &Value| (self.tensor(value).dtype, self.tensor(value).device.clone());
+        let same: Vec<_> = self.readable().into_iter().filter(|y| kind(y) == kind(&x)).collect();
         let Some(y) = pick(&same, b) else { return };
         let single = [&x, &y].iter().any(|value| self.tensor(value).shape.is_empty());
         let kind = if c.is_multiple_of(2) || single {
