@@ -63,7 +63,9 @@ impl Walk<'_, '_> {
                     match keywords.as_slice() {
                         // As its operand lies, if that has no gaps.
                         [] => self.is_dense(graph.operands(root)),
-                        [(key, Arg::Word(format))] => &**key == "memory_format" && &**format == "torch.contiguous_format",
+                        [(key, Arg::Word(format))] => {
+                            &**key == "memory_format" && &**format == "torch.contiguous_format"
+                        }
                         _ => false,
                     }
                 };
