@@ -1,7 +1,5 @@
 //! Zip archives for tests: written as PyTorch lays them out, and read by their table.
 
-#![allow(dead_code, reason = "each test file uses a part")]
-
 use std::io::{Read as _, Write as _};
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -1,7 +1,5 @@
 //! Kernels on the host: the emitted source compiled as C, with threads and blocks as loops, in a process of its own.
 
-#![allow(dead_code, reason = "each test file uses a part")]
-
 use bucketeer::codegen::cuda::{CudaModule, KERNEL, THREADS};
 use std::path::{Path, PathBuf};
 use std::process::Command;

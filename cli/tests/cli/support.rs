@@ -1,5 +1,4 @@
 //! Runs the real binary in a folder of its own.
-#![allow(dead_code, reason = "each test file uses a part")]
 
 use std::fs;
 use std::io::Write;
