@@ -58,20 +58,17 @@ impl Walk<'_, '_> {
             _ if ty.strides.is_some() && ty.is_dense() => self.dense(root),
             Op::Call(target) => {
                 let (namespace, name, _) = split_target(graph.text(target));
-                let copies = || {
-                    let keywords = &graph.args_of(root).keyword;
-                    match keywords.as_slice() {
-                        // As its operand lies, if that has no gaps.
-                        [] => self.is_dense(graph.operands(root)),
-                        [(key, Arg::Word(format))] => {
-                            &**key == "memory_format" && &**format == "torch.contiguous_format"
-                        }
-                        _ => false,
+                let aten = matches!(namespace, "" | "aten");
+                let dense = match (name, graph.args_of(root).keyword.as_slice()) {
+                    _ if !aten => false,
+                    ("empty" | "zeros" | "ones" | "full" | "cat" | "arange", _) => true,
+                    // As its operand lies, if that has no gaps.
+                    ("clone", []) => self.is_dense(graph.operands(root)),
+                    ("clone", [(key, Arg::Word(format))]) => {
+                        &**key == "memory_format" && &**format == "torch.contiguous_format"
                     }
+                    _ => false,
                 };
-                let dense = matches!(namespace, "" | "aten")
-                    && (matches!(name, "empty" | "zeros" | "ones" | "full" | "cat" | "arange")
-                        || name == "clone" && copies());
                 if dense { self.dense(root) } else { self.as_made(root) }
             }
             Op::Output => self.as_made(root),
