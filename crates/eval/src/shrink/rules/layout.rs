@@ -11,7 +11,7 @@ use bucketeer::ir::operators::{ViewKind, view_kind};
 /// The sizes of a view.
 pub fn shape(node: &mut Node<'_>) -> Option<Shape> {
     // What splits into copies has the sizes of what splits into views.
-    let Some(kind) = view_kind(node.base.strip_suffix("_copy").unwrap_or(node.base)) else { return None };
+    let kind = view_kind(node.base.strip_suffix("_copy").unwrap_or(node.base))?;
     if matches!(kind, ViewKind::Element | ViewKind::TupleElement) {
         return parts::element(node);
     }
