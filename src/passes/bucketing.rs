@@ -9,7 +9,7 @@
 use super::filter::{Filter, Readers, XlaRules, only_wait, waited_elsewhere};
 use super::remarks::{Remarks, Scope};
 use super::rounds::Round;
-use super::select::{Candidate, Caps, PlanGraph, Policy, Selection, select};
+use super::select::{Candidate, Caps, PlanGraph, Policy, Selection, selected};
 use crate::ir::{
     Arg, Args, CollectiveKind, DType, Dependencies, Graph, GroupId, NodeId, ProcessGroup, RegionId, Slot, Spacing,
     Type, Variant,
@@ -350,7 +350,7 @@ pub(super) fn plan_round(
     round: Round,
 ) -> BucketPlan {
     let view = View::new(graph, dependencies, options, round);
-    let selection = select(&view, options.policy, &options.caps);
+    let selection = selected(&view, options.policy, &options.caps);
     planned(&view, &selection, options, Scope::OneGraph)
 }
 

@@ -160,9 +160,53 @@ pub struct Selection {
     pub outcomes: Vec<Outcome>,
 }
 
+/// A graph that breaks the rules of [`PlanGraph`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum BrokenPlanGraph {
+    /// Nodes are not numbered in the order in which they run.
+    #[error(
+        "node {node} depends on node {on}, which does not stand before it; number the nodes in an order in which they may run"
+    )]
+    Order {
+        /// The node.
+        node: usize,
+        /// What it depends on.
+        on: usize,
+    },
+    /// What waits for a collective stands before it, or is no node.
+    #[error("node {node} is waited for by node {wait}; expected itself, or a node behind it, of {count}")]
+    Wait {
+        /// The collective.
+        node: usize,
+        /// What waits for it.
+        wait: usize,
+        /// How many nodes there are.
+        count: usize,
+    },
+}
+
 /// Decides which collectives travel together. A pure function of its arguments.
-#[must_use]
-pub fn select<G: PlanGraph>(graph: &G, policy: Policy, caps: &Caps) -> Selection {
+///
+/// # Errors
+/// [`BrokenPlanGraph`], naming the first node that breaks a rule.
+pub fn select<G: PlanGraph>(graph: &G, policy: Policy, caps: &Caps) -> Result<Selection, BrokenPlanGraph> {
+    let count = graph.node_count();
+    for node in 0..count {
+        if let Some(on) = graph.dependencies(node).find(|&on| on >= node) {
+            return Err(BrokenPlanGraph::Order { node, on });
+        }
+        if let Some(wait) = graph.candidate(node).map(|candidate| candidate.wait)
+            && !(node..count).contains(&wait)
+        {
+            return Err(BrokenPlanGraph::Wait { node, wait, count });
+        }
+    }
+    Ok(selected(graph, policy, caps))
+}
+
+/// As [`select`], of a graph that is known to keep the rules.
+pub(crate) fn selected<G: PlanGraph>(graph: &G, policy: Policy, caps: &Caps) -> Selection {
     match policy {
         Policy::Greedy => Greedy::new(graph, caps).run(),
         Policy::Adjacent => Adjacent::new(graph, caps).run(),

@@ -27,7 +27,7 @@ use super::order::{Adjusted, Cycle, Place, Reordering, reorder};
 use super::pipeline::{Pass, PassReport, Pipeline, PipelineError, run_pass};
 use super::remarks::Scope;
 use super::rounds::Round;
-use super::select::{Policy, select};
+use super::select::{Policy, selected};
 use super::trivial::{fold_allowed, foldable};
 use crate::ir::{Dependencies, Graph, verify};
 use joint::{Joint, Pairing};
@@ -317,7 +317,7 @@ fn decide(
         .map(|(graph, dependencies)| View::new(graph, dependencies, options, Round::Only))
         .collect();
     let joint = Joint::new(pairing, orders, views);
-    let selection = select(&joint, options.policy, &options.caps);
+    let selection = selected(&joint, options.policy, &options.caps);
     let mut adjusted = Adjusted::default();
     let (mut plans, mut late_kind) = (Vec::with_capacity(graphs.len()), false);
     for (rank, graph) in graphs.iter().enumerate() {

@@ -289,23 +289,23 @@ fn neighbours(dag: &Dag, caps: &Caps) -> Vec<Vec<usize>> {
 proptest! {
     #[test]
     fn greedy_is_first_fit_in_the_merged_graph(dag in dags(SMALL), caps in caps()) {
-        let selection = select(&dag, Policy::Greedy, &caps);
+        let selection = select(&dag, Policy::Greedy, &caps).unwrap();
         check_laws(&dag, &caps, &selection)?;
         prop_assert_eq!(&selection.buckets, &first_fit(&dag, &caps));
-        prop_assert_eq!(select(&dag, Policy::Greedy, &caps), selection);
+        prop_assert_eq!(select(&dag, Policy::Greedy, &caps).unwrap(), selection);
     }
 
     #[test]
     fn adjacent_is_the_rule_of_pytorch(dag in dags(TAME), caps in caps()) {
-        let selection = select(&dag, Policy::Adjacent, &caps);
+        let selection = select(&dag, Policy::Adjacent, &caps).unwrap();
         check_laws(&dag, &caps, &selection)?;
         prop_assert_eq!(&selection.buckets, &neighbours(&dag, &caps));
-        prop_assert_eq!(select(&dag, Policy::Adjacent, &caps), selection);
+        prop_assert_eq!(select(&dag, Policy::Adjacent, &caps).unwrap(), selection);
     }
 
     #[test]
     fn adjacent_closes_no_loop_when_collectives_are_read_before_their_waits(dag in dags(SMALL), caps in caps()) {
-        check_laws(&dag, &caps, &select(&dag, Policy::Adjacent, &caps))?;
+        check_laws(&dag, &caps, &select(&dag, Policy::Adjacent, &caps).unwrap())?;
     }
 }
 
@@ -315,9 +315,9 @@ proptest! {
     #[test]
     fn more_open_buckets_than_places_lose_merges_but_close_no_loop(dag in dags(LARGE), caps in caps()) {
         for policy in [Policy::Greedy, Policy::Adjacent] {
-            let selection = select(&dag, policy, &caps);
+            let selection = select(&dag, policy, &caps).unwrap();
             check_laws(&dag, &caps, &selection)?;
-            prop_assert_eq!(select(&dag, policy, &caps), selection);
+            prop_assert_eq!(select(&dag, policy, &caps).unwrap(), selection);
         }
     }
 }
@@ -336,7 +336,7 @@ fn dag(before: &[&[usize]], collectives: &[(usize, u16, Option<u64>, usize)]) ->
 fn adjacent_drops_a_member_that_an_earlier_one_needs_before_its_wait() {
     // 0 is issued first and waited for last, and 1 depends on 0 itself.
     let dag = dag(&[&[], &[0], &[1], &[0]], &[(0, 0, Some(1), 3), (1, 0, Some(1), 2)]);
-    let selection = select(&dag, Policy::Adjacent, &Caps::default());
+    let selection = select(&dag, Policy::Adjacent, &Caps::default()).unwrap();
     assert_eq!(selection.buckets, [[0usize; 0]; 0]);
     assert_eq!(selection.outcomes[1].bucket, Err(Refusal::Dependent { other: 0 }));
 }
@@ -348,13 +348,31 @@ fn adjacent_closes_no_loop_over_two_keys() {
     let dag = dag(before, &[(0, 0, Some(1), 4), (2, 0, Some(1), 5), (1, 1, Some(1), 6), (3, 1, Some(1), 7)]);
     assert!(!dag.is_acyclic_with(&[vec![0, 2], vec![1, 3]]));
     for policy in [Policy::Greedy, Policy::Adjacent] {
-        assert_eq!(select(&dag, policy, &Caps::default()).buckets, [[0, 2]], "{policy:?}");
+        assert_eq!(select(&dag, policy, &Caps::default()).unwrap().buckets, [[0, 2]], "{policy:?}");
     }
 }
 
 #[test]
 fn one_node_may_wait_for_several_and_a_collective_for_itself() {
     let dag = dag(&[&[], &[], &[], &[0, 1]], &[(0, 0, Some(1), 3), (1, 0, Some(1), 3), (2, 0, Some(1), 2)]);
-    assert_eq!(select(&dag, Policy::Greedy, &Caps::default()).buckets, [[0, 1, 2]]);
-    assert_eq!(select(&dag, Policy::Adjacent, &Caps::default()).buckets, [[2, 0, 1]]);
+    assert_eq!(select(&dag, Policy::Greedy, &Caps::default()).unwrap().buckets, [[0, 1, 2]]);
+    assert_eq!(select(&dag, Policy::Adjacent, &Caps::default()).unwrap().buckets, [[2, 0, 1]]);
+}
+
+#[test]
+fn a_graph_that_is_numbered_in_no_order_is_an_error_that_names_the_node() {
+    let collective = |wait| Some(Candidate { key: 0, bytes: Some(4), wait });
+    let cases = [
+        (vec![vec![3], vec![], vec![], vec![]], vec![None; 4], "node 0 depends on node 3, which does not stand before it"),
+        (vec![vec![], vec![1]], vec![None; 2], "node 1 depends on node 1, which"),
+        (vec![vec![], vec![0]], vec![None, collective(0)], "node 1 is waited for by node 0"),
+        (vec![vec![]], vec![collective(1)], "node 0 is waited for by node 1; expected itself, or a node behind it, of 1"),
+    ];
+    for (before, candidates, expected) in cases {
+        let dag = Dag { before, candidates };
+        for policy in [Policy::Greedy, Policy::Adjacent, Policy::Xla] {
+            let error = select(&dag, policy, &Caps::default()).unwrap_err().to_string();
+            assert!(error.starts_with(expected), "{error}");
+        }
+    }
 }

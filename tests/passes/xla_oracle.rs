@@ -146,7 +146,7 @@ proptest! {
     #[test]
     fn buckets_are_those_of_the_plain_loop(dag in dag(), limit in prop::option::of(1..60u64), most in 1..6usize) {
         let caps = Caps { cap_bytes: limit.into_iter().collect(), max_members: Some(most) };
-        let selection = select(&dag, Policy::Xla, &caps);
+        let selection = select(&dag, Policy::Xla, &caps).unwrap();
         prop_assert_eq!(&selection.buckets, &by_the_book(&dag, limit, most));
         let members: usize = selection.buckets.iter().map(Vec::len).sum();
         let joined = selection.outcomes.iter().filter(|outcome| outcome.bucket.is_ok()).count();
