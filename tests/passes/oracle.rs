@@ -363,10 +363,18 @@ fn one_node_may_wait_for_several_and_a_collective_for_itself() {
 fn a_graph_that_is_numbered_in_no_order_is_an_error_that_names_the_node() {
     let collective = |wait| Some(Candidate { key: 0, bytes: Some(4), wait });
     let cases = [
-        (vec![vec![3], vec![], vec![], vec![]], vec![None; 4], "node 0 depends on node 3, which does not stand before it"),
+        (
+            vec![vec![3], vec![], vec![], vec![]],
+            vec![None; 4],
+            "node 0 depends on node 3, which does not stand before it",
+        ),
         (vec![vec![], vec![1]], vec![None; 2], "node 1 depends on node 1, which"),
         (vec![vec![], vec![0]], vec![None, collective(0)], "node 1 is waited for by node 0"),
-        (vec![vec![]], vec![collective(1)], "node 0 is waited for by node 1; expected itself, or a node behind it, of 1"),
+        (
+            vec![vec![]],
+            vec![collective(1)],
+            "node 0 is waited for by node 1; expected itself, or a node behind it, of 1",
+        ),
     ];
     for (before, candidates, expected) in cases {
         let dag = Dag { before, candidates };

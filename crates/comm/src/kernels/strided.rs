@@ -87,7 +87,7 @@ impl<const N: usize> Step<N, N> for Move {
 /// Moves elements of a width for which there is a loop; whether there is.
 ///
 /// # Panics
-/// As [`map`].
+/// If the plane reaches beyond the source or the target.
 pub fn move_elements(width: usize, source: &[u8], target: &mut [u8], plane: Plane) -> bool {
     match width {
         1 => map::<1, 1>(source, target, plane, Move),
