@@ -39,6 +39,8 @@ pub fn broken_groups(rank: &MpiRank) {
     fence();
     late_after_data(rank, &all);
     fence();
+    given_up_at_once(rank, &all);
+    fence();
     aborted(rank, &all);
     fence();
     other_members(rank, &all);
@@ -151,6 +153,32 @@ fn late_after_data(rank: &MpiRank, all: &[GlobalRank]) {
             assert!(matches!(error, CommError::Aborted { by: GlobalRank(1), .. }), "{error}");
         }
         assert_given_back(&own);
+    }
+}
+
+/// A rank gives up what it has just launched and waits for the next call at once: while it waits, it takes in what
+/// others had begun to send, as they arrive at the next call only when they have their memory back.
+fn given_up_at_once(rank: &MpiRank, all: &[GlobalRank]) {
+    for round in 0..10 {
+        let group = rank.new_group(&format!("at-once{round}"), all).unwrap();
+        let next = rank.new_group(&format!("next{round}"), all).unwrap();
+        let own = buffer(rank, 4 << 20);
+        if rank.rank() == GlobalRank(0) {
+            // The others are there, and this rank has nothing to do.
+            sleep(Duration::from_millis(20));
+        }
+        let work = rank.all_reduce(&group, data(&own, DType::F32), ReduceOp::Sum.into(), &CallOptions::default());
+        if rank.rank() == GlobalRank(0) {
+            rank.abort(&group);
+        } else {
+            // Done, if what the others have was enough.
+            if let Err(error) = work.and_then(|work| work.wait(Some(LONG))) {
+                assert!(matches!(error, CommError::Aborted { by: GlobalRank(0), .. }), "{error}");
+            }
+            assert_given_back(&own);
+        }
+        let all_came = rank.barrier(&next, &CallOptions::blocking().timeout(LONG));
+        all_came.unwrap_or_else(|error| panic!("{error}"));
     }
 }
 

@@ -120,8 +120,11 @@ fn work(shared: &Shared) {
         thread::park_timeout(pause);
         let looks = shared.looks.load(Ordering::Relaxed);
         if looks != seen {
-            // Someone waits, and moves things meanwhile.
+            // Someone waits, and moves things meanwhile; but not what has come for calls that failed, for which another
+            // rank may wait before it arrives.
             seen = looks;
+            pause = ACTIVE;
+            lock(&shared.engine).drain();
             continue;
         }
         let mut engine = lock(&shared.engine);
