@@ -1,13 +1,16 @@
 //! What to merge, as options say it: as typed, then as validated.
 
 use crate::talk;
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use bucketeer::ir::{CollectiveKind, Graph};
-use bucketeer::passes::bucketing::{BucketKind, BucketOptions, Measure, MixedDtype, Mode, Unpack, matches_pattern};
-use bucketeer::passes::select::{Caps, Policy};
+use bucketeer::passes::bucketing::{BucketKind, BucketOptions, MixedDtype, Mode, Unpack, matches_pattern};
+use bucketeer::passes::options::{BucketOption, OPTIONS, OptionError, Values, Word};
+use bucketeer::passes::select::Policy;
 use bucketeer::passes::{Pass, Pipeline};
 use bucketeer_formats::{Document, Format};
 use bucketeer_types::sizes::{format_bytes, parse_bytes};
+use clap::ArgAction;
+use clap::builder::{PossibleValue, PossibleValuesParser};
 
 /// Which collectives to merge, and how.
 #[derive(Clone, PartialEq, Eq, Default, Debug, clap::Args)]
@@ -30,109 +33,138 @@ pub struct BucketArgs {
     /// Bucket permutes of the same pairs; not in FX text, for PyTorch has no word for the result
     #[arg(long, value_name = "CAP", allow_hyphen_values = true)]
     permute: Option<String>,
-    /// Which collectives are tried with which [default: greedy]
-    #[arg(long)]
-    policy: Option<PolicyWord>,
-    /// How members are put together [default: concat; of HLO text, and with policy xla, coalesced]
-    #[arg(long)]
-    mode: Option<ModeWord>,
-    /// Whether gathers of different dtypes may travel together [default: split; of HLO text, in one tuple, bytes]
-    #[arg(long)]
-    mixed_dtype: Option<MixedWord>,
-    /// Whether gathers and scatters along different dimensions are kept apart [default: off; in mode coalesced on; with
-    /// policy xla off]
-    #[arg(long, value_name = "on|off", num_args = 0..=1, require_equals = true, default_missing_value = "on")]
-    by_dim: Option<SwitchWord>,
-    /// What counts against a CAP [default: larger; with policy xla result]
-    #[arg(long)]
-    measure: Option<MeasureWord>,
-    /// Whether boundaries that users set (`key=`, and in HLO text `combiner_key` and `collective_group_key`) keep
-    /// collectives apart [default: on; with policy xla only `combiner_key`, as in jaxlib 0.10.2 on GPUs; on CPUs it has
-    /// none, which is off]
-    #[arg(long, value_name = "on|off", num_args = 0..=1, require_equals = true, default_missing_value = "on")]
-    boundaries: Option<SwitchWord>,
-    /// What scatters and reduces hand out [default: auto]
-    #[arg(long)]
-    unpack: Option<UnpackWord>,
     /// Cap of the first bucket of each kind and group, before those of CAP
     #[arg(long, value_name = "SIZE", allow_hyphen_values = true)]
     first_bucket: Option<String>,
-    /// Most members of a bucket
-    #[arg(long, value_name = "N", allow_hyphen_values = true)]
-    max_members: Option<String>,
-    /// Largest collective to bucket: a larger one moves fast enough alone, or is not worth copying [default: no limit]
-    #[arg(long, value_name = "SIZE", allow_hyphen_values = true)]
-    max_member: Option<String>,
-    /// Only FSDP's gathers of parameters and scatters of gradients
-    #[arg(long)]
-    fsdp_only: bool,
-    /// Whether collectives in loop bodies are bucketed, each body by itself [default: on]
-    #[arg(long, value_name = "on|off")]
-    in_loops: Option<SwitchWord>,
-    /// Only collectives of this process group; may be repeated
-    #[arg(long = "group", value_name = "NAME")]
-    only_groups: Vec<String>,
-    /// Only collectives whose name matches; `*` is any text, `?` any character; may be repeated
-    #[arg(long, value_name = "PATTERN")]
-    only: Vec<String>,
-    /// No collective whose name matches; may be repeated
-    #[arg(long, value_name = "PATTERN")]
-    except: Vec<String>,
+    #[command(flatten)]
+    rest: BucketOptionArgs,
     /// Send a tensor once where the graph sends it again; keeps results alive for longer
     #[arg(long)]
     dedupe_collectives: bool,
     /// The passes to run, in text form, instead of the options above
     #[arg(long, value_name = "TEXT", conflicts_with_all = [
-        "all_gather", "reduce_scatter", "all_reduce", "broadcast", "all_to_all", "permute", "policy", "mode",
-        "mixed_dtype", "unpack", "by_dim", "measure", "boundaries", "first_bucket", "max_members", "max_member", "fsdp_only",
-        "in_loops", "only_groups", "only", "except", "dedupe_collectives",
+        "all_gather", "reduce_scatter", "all_reduce", "broadcast", "all_to_all", "permute", "first_bucket",
+        "dedupe_collectives",
     ])]
     pipeline: Option<String>,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
-enum PolicyWord {
-    /// First fit over all that may travel together
-    Greedy,
-    /// Neighbours in wait order, as PyTorch Inductor does
-    Adjacent,
-    /// As XLA's combiners do; with their caps for GPUs (30 MiB and 7 bytes, 2048 members) where none are given
-    Xla,
+/// The options of the passes that the command line has, as [`OPTIONS`] says them.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+struct BucketOptionArgs {
+    /// By place in [`OPTIONS`]: what was given.
+    given: Vec<(&'static BucketOption, Vec<String>)>,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
-enum ModeWord {
-    /// One buffer: pack, one collective, unpack
-    Concat,
-    /// One grouped launch of the members as they are
-    Coalesced,
+/// The option's name on the command line, where each value of a list is given by itself. None if a kind's own option, or
+/// the file, says it.
+fn flag(option: &BucketOption) -> Option<&'static str> {
+    match option.name {
+        "cap" | "suggested" => None,
+        "groups" => Some("group"),
+        "names" => Some("only"),
+        name => Some(name),
+    }
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
-enum MixedWord {
-    /// No
-    Split,
-    /// Yes, as bytes
-    Bytes,
+impl clap::Args for BucketOptionArgs {
+    fn augment_args(mut command: clap::Command) -> clap::Command {
+        for option in OPTIONS {
+            let Some(flag) = flag(option) else { continue };
+            let repeated = if option.values == Values::List { "; may be repeated" } else { "" };
+            let default = match (option.values, option.default) {
+                (Values::List, _) | (_, "") => String::new(),
+                (_, default) => format!(" [default: {default}]"),
+            };
+            let help = format!("{}{repeated}{default}", option.help);
+            let arg = clap::Arg::new(flag).long(flag).help(help).conflicts_with("pipeline");
+            let choice = |words: &[Word]| {
+                let value = |word: &Word| match word.help {
+                    "" => PossibleValue::new(word.word),
+                    help => PossibleValue::new(word.word).help(help),
+                };
+                PossibleValuesParser::new(words.iter().map(value))
+            };
+            let list = |words: &[Word]| words.iter().map(|word| word.word).collect::<Vec<_>>().join("|");
+            command = command.arg(match option.values {
+                Values::Words(words) if words.iter().all(|word| word.help.is_empty()) => {
+                    arg.value_name(list(words)).value_parser(choice(words)).hide_possible_values(true)
+                }
+                Values::Words(words) => {
+                    arg.value_name(flag.to_uppercase().replace('-', "_")).value_parser(choice(words))
+                }
+                Values::Switch(words) => {
+                    let arg = arg.value_name(list(words)).value_parser(choice(words)).hide_possible_values(true);
+                    arg.num_args(0..=1).require_equals(true).default_missing_value("on")
+                }
+                Values::Count => arg.value_name("N").allow_hyphen_values(true),
+                Values::List => {
+                    arg.value_name(if flag == "group" { "NAME" } else { "PATTERN" }).action(ArgAction::Append)
+                }
+                _ => arg.value_name("SIZE").allow_hyphen_values(true),
+            });
+        }
+        command
+    }
+
+    fn augment_args_for_update(command: clap::Command) -> clap::Command {
+        Self::augment_args(command)
+    }
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
-enum MeasureWord {
-    /// The larger of what goes in and what comes out
-    Larger,
-    /// What comes out, as XLA counts
-    Result,
+impl clap::FromArgMatches for BucketOptionArgs {
+    fn from_arg_matches(matches: &clap::ArgMatches) -> Result<Self, clap::Error> {
+        let given = OPTIONS.iter().filter_map(|option| {
+            let values = matches.get_many::<String>(flag(option)?)?;
+            Some((option, values.cloned().collect()))
+        });
+        Ok(Self { given: given.collect() })
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &clap::ArgMatches) -> Result<(), clap::Error> {
+        *self = Self::from_arg_matches(matches)?;
+        Ok(())
+    }
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
-enum UnpackWord {
-    /// Views where nothing writes a result and none leaves the graph, else copies
-    Auto,
-    /// Views where nothing writes a result
-    Views,
-    /// Copies
-    Copies,
+impl BucketOptionArgs {
+    /// The value of an option that has one.
+    fn value(&self, name: &str) -> Option<&str> {
+        let (_, values) = self.given.iter().find(|(option, _)| option.name == name)?;
+        values.first().map(String::as_str)
+    }
+
+    /// The options of a pass of the kind.
+    fn apply_to(&self, kind: BucketKind) -> Result<BucketOptions> {
+        let policy = self
+            .value("policy")
+            .map_or(Policy::default(), |word| if word == "xla" { Policy::Xla } else { Policy::Greedy });
+        let mut options = BucketOptions::of_policy(kind, policy);
+        for (option, values) in &self.given {
+            match option.name {
+                // Refused before, where no kind that is asked for may travel as bytes.
+                "mixed-dtype" if !kind.mixes_dtypes() => continue,
+                // A name may hold what separates names in the text of a pipeline.
+                "groups" => options.groups.clone_from(values),
+                "names" => options.names.clone_from(values),
+                "except" => options.except.clone_from(values),
+                name => {
+                    let [value] = &values[..] else { continue };
+                    options.set(name, value).map_err(|error| match error {
+                        // What any kind may have is at fault by itself.
+                        OptionError::Value { error, .. } if matches!(option.values, Values::Words(_)) => {
+                            anyhow!("--{name} `{value}`: {error}, and --{} is asked for", kind.word())
+                        }
+                        OptionError::Value { error, .. } => anyhow!("--{name} `{value}`: {error}"),
+                        unknown @ OptionError::Unknown(_) => anyhow!(unknown),
+                    })?;
+                }
+            }
+        }
+        Ok(options)
+    }
 }
+
 #[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
 pub enum SwitchWord {
     On,
@@ -179,9 +211,9 @@ impl BucketArgs {
         Ok(Passes {
             pipeline,
             notes,
-            mode_is_given: self.mode.is_some() || self.pipeline.is_some(),
-            unpack_is_given: self.unpack.is_some() || self.pipeline.is_some(),
-            mixed_is_given: self.mixed_dtype.is_some() || self.pipeline.is_some(),
+            mode_is_given: self.rest.value("mode").is_some() || self.pipeline.is_some(),
+            unpack_is_given: self.rest.value("unpack").is_some() || self.pipeline.is_some(),
+            mixed_is_given: self.rest.value("mixed-dtype").is_some() || self.pipeline.is_some(),
             kinds_are_given: self.permute.is_some() || self.pipeline.is_some(),
         })
     }
@@ -204,7 +236,7 @@ impl BucketArgs {
             BucketKind::AllToAll => ("--all-to-all", &self.all_to_all),
             BucketKind::Permute => ("--permute", &self.permute),
         };
-        let xla = matches!(self.policy, Some(PolicyWord::Xla));
+        let xla = self.rest.value("policy") == Some("xla");
         let mut caps = Vec::new();
         for kind in BucketKind::ALL {
             let (option, text) = typed(kind);
@@ -232,9 +264,7 @@ impl BucketArgs {
             }
         }
         if defaults && !chosen.is_empty() {
-            let text = |(kind, list): &(BucketKind, Vec<u64>)| {
-                format!("{} {}", kind.name().replace('_', "-"), format_bytes(list[0]))
-            };
+            let text = |(kind, list): &(BucketKind, Vec<u64>)| format!("{} {}", kind.word(), format_bytes(list[0]));
             let list: Vec<String> = chosen.iter().map(text).collect();
             notes.push(format!("no cap given: {} (defaults)", list.join(", ")));
         }
@@ -242,92 +272,23 @@ impl BucketArgs {
             Some(text) => Some(read_size("--first-bucket", text)?),
             None => None,
         };
-        let max_member_bytes = match &self.max_member {
-            Some(text) => Some(read_size("--max-member", text)?),
-            None => None,
-        };
-        let max_members = match self.max_members.as_deref().map(|text| (text, text.parse::<usize>())) {
-            None => None,
-            Some((_, Ok(most))) if most > 0 => Some(most),
-            Some((text, _)) => bail!("--max-members `{text}`: expected a whole number of at least 1"),
-        };
-        if self.mixed_dtype.is_some_and(|word| matches!(word, MixedWord::Bytes))
-            && !chosen.iter().any(|(kind, _)| kind.mixes_dtypes())
-        {
+        if self.rest.value("mixed-dtype") == Some("bytes") && !chosen.iter().any(|(kind, _)| kind.mixes_dtypes()) {
             bail!("--mixed-dtype `bytes`: only gathers and permutes may travel as bytes, and neither is asked for");
         }
-        let sizes = Sizes { first, max_members, max_member_bytes };
-        chosen.into_iter().map(|(kind, list)| self.options(kind, list, &sizes)).collect()
+        let pass = |(kind, mut cap_bytes): (BucketKind, Vec<u64>)| {
+            if let Some(first) = first {
+                if cap_bytes.is_empty() {
+                    // The last of the list goes for all further buckets, so `none` needs a number.
+                    cap_bytes.push(i64::MAX as u64);
+                }
+                cap_bytes.insert(0, first);
+            }
+            let mut options = self.rest.apply_to(kind)?;
+            options.caps.cap_bytes = cap_bytes;
+            Ok(options)
+        };
+        chosen.into_iter().map(pass).collect()
     }
-
-    fn options(&self, kind: BucketKind, mut cap_bytes: Vec<u64>, sizes: &Sizes) -> Result<BucketOptions> {
-        if let Some(first) = sizes.first {
-            if cap_bytes.is_empty() {
-                // The last of the list goes for all further buckets, so `none` needs a number.
-                cap_bytes.push(i64::MAX as u64);
-            }
-            cap_bytes.insert(0, first);
-        }
-        let word = kind.name().replace('_', "-");
-        let mut options = match self.policy {
-            Some(PolicyWord::Xla) if !BucketKind::XLA.contains(&kind) => {
-                bail!("--policy `xla`: XLA has no combiner of {word}s, and --{word} is asked for");
-            }
-            Some(PolicyWord::Xla) => BucketOptions::xla(kind),
-            _ => BucketOptions::new(kind),
-        };
-        options.caps = Caps { cap_bytes, max_members: sizes.max_members.or(options.caps.max_members) };
-        options.max_member_bytes = sizes.max_member_bytes;
-        options.policy = match self.policy {
-            None | Some(PolicyWord::Greedy) => Policy::Greedy,
-            Some(PolicyWord::Adjacent) => Policy::Adjacent,
-            Some(PolicyWord::Xla) => Policy::Xla,
-        };
-        options.by_dim = self.by_dim.map(|word| word == SwitchWord::On).or(options.by_dim);
-        options.measure = match self.measure {
-            None => options.measure,
-            Some(MeasureWord::Larger) => Measure::Larger,
-            Some(MeasureWord::Result) => Measure::Result,
-        };
-        if let Some(word) = self.boundaries {
-            options.boundaries = word == SwitchWord::On;
-            options.combiner_keys = options.boundaries;
-        }
-        options.mode = match self.mode {
-            None => options.mode,
-            Some(ModeWord::Concat) if kind == BucketKind::Permute => {
-                bail!("--mode `concat`: permutes are merged as they are, and --permute is asked for");
-            }
-            Some(ModeWord::Concat) => Mode::Concat,
-            Some(ModeWord::Coalesced) if matches!(kind, BucketKind::Broadcast | BucketKind::AllToAll) => {
-                bail!("--mode `coalesced`: PyTorch has no coalesced {word}, and --{word} is asked for");
-            }
-            Some(ModeWord::Coalesced) => Mode::Coalesced,
-        };
-        options.mixed_dtype = match self.mixed_dtype {
-            Some(MixedWord::Bytes) if kind.mixes_dtypes() => MixedDtype::Bytes,
-            None => options.mixed_dtype,
-            Some(MixedWord::Split | MixedWord::Bytes) => MixedDtype::Split,
-        };
-        options.unpack = match self.unpack {
-            None | Some(UnpackWord::Auto) => Unpack::Auto,
-            Some(UnpackWord::Views) => Unpack::Views,
-            Some(UnpackWord::Copies) => Unpack::Copies,
-        };
-        options.fsdp_only = self.fsdp_only;
-        options.in_loops = self.in_loops != Some(SwitchWord::Off);
-        options.groups.clone_from(&self.only_groups);
-        options.names.clone_from(&self.only);
-        options.except.clone_from(&self.except);
-        Ok(options)
-    }
-}
-
-/// Limits that go for all kinds.
-struct Sizes {
-    first: Option<u64>,
-    max_members: Option<usize>,
-    max_member_bytes: Option<u64>,
 }
 
 fn read_caps(option: &str, text: &str) -> Result<CapWord> {
@@ -351,9 +312,7 @@ fn read_caps(option: &str, text: &str) -> Result<CapWord> {
 
 fn read_size(option: &str, text: &str) -> Result<u64> {
     match parse_bytes(text) {
-        Ok(0) if matches!(option, "--first-bucket" | "--max-member") => {
-            bail!("{option} `{text}`: a limit of zero holds nothing")
-        }
+        Ok(0) if option == "--first-bucket" => bail!("{option} `{text}`: a limit of zero holds nothing"),
         Ok(0) => {
             bail!("{option} `{text}`: a cap of zero holds nothing; `off` leaves the kind alone, `none` is no limit")
         }
@@ -363,7 +322,7 @@ fn read_size(option: &str, text: &str) -> Result<u64> {
 }
 fn absurd_caps(options: &BucketOptions) -> Option<String> {
     let cap = options.caps.cap_bytes.iter().find(|&&cap| cap > ABSURD_CAP && cap < i64::MAX as u64)?;
-    let kind = options.kind.name().replace('_', "-");
+    let kind = options.kind.word();
     Some(format!("warning: a cap of {} for {kind} is above 1 TiB; is the unit right?", format_bytes(*cap)))
 }
 

@@ -1,7 +1,7 @@
 //! Which collectives may be merged at all: those that a single wait makes valid, less those that options keep out.
 
 use super::bucketing::{BucketKind, BucketOptions};
-use super::remarks::Reason;
+use super::plan::Reason;
 use crate::ir::optable;
 use crate::ir::{Arg, CollectiveKind, Dependencies, Dim, Graph, NodeId, Op, RegionId, RegionKind, Strength, Variant};
 

@@ -1,14 +1,12 @@
 //! A list of passes with a text form, run in order, each verified and timed.
 
-use super::bucketing::{BucketKind, BucketOptions, BucketPlan, Measure, MixedDtype, Mode, Unpack};
+use super::bucketing::{BucketKind, BucketOptions, BucketPlan, OptionError};
 use super::duplicates::{DuplicateStats, dedupe_collectives};
 use super::merge::{MergeError, MergeReport};
 use super::rounds::bucket;
-use super::select::Policy;
 use super::trivial::fold_trivial;
 use super::waits::dedupe_waits;
 use crate::ir::{Dependencies, Graph};
-use bucketeer_types::sizes::{format_bytes, parse_bytes};
 use std::fmt;
 use std::str::FromStr;
 use std::time::{Duration, Instant};
@@ -271,120 +269,15 @@ fn parse_pass(name: &str, options: &str) -> Result<Pass, PipelineParseError> {
             option => Err(PipelineParseError::UnknownOption { pass: name.to_owned(), option: option.to_owned() }),
         };
     };
-    let options = || options.split(',').map(str::trim).filter(|option| !option.is_empty());
-    let is_xla = |option: &str| {
-        option.split_once('=').is_some_and(|(key, value)| (key.trim(), value.trim()) == ("policy", "xla"))
-    };
-    let mut bucket = if options().any(is_xla) { BucketOptions::xla(kind) } else { BucketOptions::new(kind) };
-    for option in options() {
-        let (key, value) = option.split_once('=').unwrap_or((option, ""));
-        let known = set_option(&mut bucket, key.trim(), value.trim()).map_err(|error| PipelineParseError::Value {
-            pass: name.to_owned(),
-            option: key.trim().to_owned(),
-            error,
-        })?;
-        if !known {
-            return Err(PipelineParseError::UnknownOption { pass: name.to_owned(), option: key.trim().to_owned() });
+    let options = options.split(',').map(str::trim).filter(|option| !option.is_empty());
+    let parts = options.map(|option| option.split_once('=').unwrap_or((option, "")));
+    let parsed = BucketOptions::parse(kind, parts.map(|(name, value)| (name.trim(), value.trim())));
+    parsed.map(Pass::Bucket).map_err(|error| match error {
+        OptionError::Unknown(option) => PipelineParseError::UnknownOption { pass: name.to_owned(), option },
+        OptionError::Value { option, error } => {
+            PipelineParseError::Value { pass: name.to_owned(), option: option.to_owned(), error }
         }
-    }
-    Ok(Pass::Bucket(bucket))
-}
-
-/// Lists in options are separated by `/`, for `,` separates options.
-fn set_option(bucket: &mut BucketOptions, key: &str, value: &str) -> Result<bool, String> {
-    let list = || value.split('/').map(|part| part.trim().to_owned()).collect();
-    let choice = |choices: &str| format!("expected one of {choices}, found `{value}`");
-    match key {
-        "cap" if matches!(value, "none" | "unlimited") => bucket.caps.cap_bytes.clear(),
-        "cap" => bucket.caps.cap_bytes = value.split('/').map(cap_bytes).collect::<Result<_, _>>()?,
-        "max-members" if value == "none" => bucket.caps.max_members = None,
-        "max-members" => {
-            let most: usize = value.parse().map_err(|_| format!("expected a number, found `{value}`"))?;
-            bucket.caps.max_members = Some(most).filter(|&most| most > 0);
-            if most == 0 {
-                return Err("a bucket has at least one member".to_owned());
-            }
-        }
-        "suggested" => bucket.suggested_cap_bytes = Some(cap_bytes(value)?),
-        "max-member" => bucket.max_member_bytes = Some(cap_bytes(value)?),
-        "policy" => {
-            bucket.policy = match value {
-                "greedy" => Policy::Greedy,
-                "adjacent" => Policy::Adjacent,
-                "xla" if matches!(bucket.kind, BucketKind::Broadcast | BucketKind::AllToAll) => {
-                    return Err(format!("XLA has no combiner of {}", bucket.kind.name().replace('_', "-")));
-                }
-                "xla" => Policy::Xla,
-                _ => return Err(choice("greedy, adjacent, xla")),
-            }
-        }
-        "mode" => {
-            bucket.mode = match value {
-                "concat" if bucket.kind == BucketKind::Permute => {
-                    return Err("permutes are merged as they are: mode coalesced".to_owned());
-                }
-                "concat" => Mode::Concat,
-                "coalesced" if matches!(bucket.kind, BucketKind::Broadcast | BucketKind::AllToAll) => {
-                    return Err(format!("PyTorch has no coalesced {}", bucket.kind.name().replace('_', "-")));
-                }
-                "coalesced" => Mode::Coalesced,
-                _ => return Err(choice("concat, coalesced")),
-            }
-        }
-        "mixed-dtype" => {
-            bucket.mixed_dtype = match value {
-                "split" => MixedDtype::Split,
-                "bytes" if !bucket.kind.mixes_dtypes() => {
-                    return Err("only gathers and permutes may travel as bytes".to_owned());
-                }
-                "bytes" => MixedDtype::Bytes,
-                _ => return Err(choice("split, bytes")),
-            }
-        }
-        "unpack" => {
-            bucket.unpack = match value {
-                "auto" => Unpack::Auto,
-                "views" => Unpack::Views,
-                "copies" => Unpack::Copies,
-                _ => return Err(choice("auto, views, copies")),
-            }
-        }
-        "boundaries" => {
-            bucket.boundaries = value != "combiner-key" && switch(value)?;
-            bucket.combiner_keys = value == "combiner-key" || bucket.boundaries;
-        }
-        "by-dim" => bucket.by_dim = Some(switch(value)?),
-        "measure" => {
-            bucket.measure = match value {
-                "larger" => Measure::Larger,
-                "result" => Measure::Result,
-                _ => return Err(choice("larger, result")),
-            }
-        }
-        "fsdp-only" => bucket.fsdp_only = switch(value)?,
-        "in-loops" => bucket.in_loops = switch(value)?,
-        "groups" => bucket.groups = list(),
-        "names" => bucket.names = list(),
-        "except" => bucket.except = list(),
-        _ => return Ok(false),
-    }
-    Ok(true)
-}
-
-fn cap_bytes(text: &str) -> Result<u64, String> {
-    match parse_bytes(text) {
-        Ok(0) => Err("a cap of zero holds nothing; leave the pass out to merge nothing".to_owned()),
-        Ok(bytes) => Ok(bytes),
-        Err(error) => Err(error.to_string()),
-    }
-}
-
-fn switch(value: &str) -> Result<bool, String> {
-    match value {
-        "" | "on" | "true" => Ok(true),
-        "off" | "false" => Ok(false),
-        _ => Err(format!("expected on or off, found `{value}`")),
-    }
+    })
 }
 
 impl fmt::Display for Pipeline {
@@ -393,53 +286,11 @@ impl fmt::Display for Pipeline {
             let comma = if index > 0 { "," } else { "" };
             write!(f, "{comma}{}", pass.name())?;
             if let Pass::Bucket(options) = pass {
-                write!(f, "{{{}}}", options_text(options).join(","))?;
+                write!(f, "{{{options}}}")?;
             }
         }
         Ok(())
     }
-}
-
-/// The options of a bucket pass that differ from the defaults, and always the cap.
-fn options_text(options: &BucketOptions) -> Vec<String> {
-    let xla = options.policy == Policy::Xla;
-    let default = if xla { BucketOptions::xla(options.kind) } else { BucketOptions::new(options.kind) };
-    let caps = options.caps.cap_bytes.iter().map(|&cap| format_bytes(cap)).collect::<Vec<_>>().join("/");
-    let mut text = vec![format!("cap={}", if caps.is_empty() { "none" } else { &caps })];
-    let mut add = |differs: bool, option: String| {
-        if differs {
-            text.push(option);
-        }
-    };
-    let most = options.caps.max_members.map_or("none".to_owned(), |most| most.to_string());
-    add(options.caps.max_members != default.caps.max_members, format!("max-members={most}"));
-    let most = options.max_member_bytes.unwrap_or(0);
-    add(options.max_member_bytes.is_some(), format!("max-member={}", format_bytes(most)));
-    let suggested = options.suggested_cap_bytes.unwrap_or(0);
-    add(options.suggested_cap_bytes.is_some(), format!("suggested={}", format_bytes(suggested)));
-    add(options.policy == Policy::Adjacent, "policy=adjacent".to_owned());
-    add(xla, "policy=xla".to_owned());
-    let mode = if options.mode == Mode::Coalesced { "coalesced" } else { "concat" };
-    add(options.mode != default.mode, format!("mode={mode}"));
-    let mixed = if options.mixed_dtype == MixedDtype::Bytes { "bytes" } else { "split" };
-    add(options.mixed_dtype != default.mixed_dtype, format!("mixed-dtype={mixed}"));
-    let on = |on: bool| if on { "on" } else { "off" };
-    add(options.by_dim != default.by_dim, format!("by-dim={}", on(options.by_dim.unwrap_or(false))));
-    let measure = if options.measure == Measure::Result { "result" } else { "larger" };
-    add(options.measure != default.measure, format!("measure={measure}"));
-    let boundaries = |options: &BucketOptions| match (options.boundaries, options.combiner_keys) {
-        (false, true) => "combiner-key",
-        (all, _) => on(all),
-    };
-    add(boundaries(options) != boundaries(&default), format!("boundaries={}", boundaries(options)));
-    let unpack = if options.unpack == Unpack::Views { "views" } else { "copies" };
-    add(options.unpack != default.unpack, format!("unpack={unpack}"));
-    add(options.fsdp_only, "fsdp-only=on".to_owned());
-    add(!options.in_loops, "in-loops=off".to_owned());
-    add(!options.groups.is_empty(), format!("groups={}", options.groups.join("/")));
-    add(!options.names.is_empty(), format!("names={}", options.names.join("/")));
-    add(!options.except.is_empty(), format!("except={}", options.except.join("/")));
-    text
 }
 
 #[cfg(test)]

@@ -9,6 +9,7 @@ mod hlo_jax;
 mod hlo_rewrite;
 mod hlo_schedule;
 mod merging;
+mod options;
 mod oracle;
 mod order_kept;
 mod parity;
