@@ -85,6 +85,7 @@ fn report(step: &Step, selection: &Selection) -> Vec<String> {
             Err(Refusal::CapReached { other }) => format!("the bucket of {} is full", step.name(other)),
             Err(Refusal::Dependent { other }) => format!("it and {} depend on one another", step.name(other)),
             Err(Refusal::NotAdjacent) => "its neighbours are of other groups".to_owned(),
+            Err(Refusal::NotChosen) => "the policy did not choose it".to_owned(),
             Err(Refusal::NoPartner) => "nothing else is of its group".to_owned(),
         };
         lines.push(format!("leave {} alone: {reason}", step.name(outcome.node)));

@@ -2,6 +2,7 @@
 
 pub mod args;
 pub mod bodies;
+mod build;
 pub mod communication;
 pub mod concrete;
 mod effects;
@@ -27,6 +28,7 @@ mod world;
 
 pub use args::{Arg, Args, Spacing};
 pub use bodies::Bodies;
+pub use build::{BuildArg, GraphBuilder};
 pub use effects::{Dependencies, Order, Slot};
 pub(crate) use effects::{EffectTable, Memory};
 pub use entities::{ArgsId, GroupId, MetaId, Name, NodeId, RegionId, TypeId};

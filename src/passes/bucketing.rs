@@ -7,6 +7,7 @@
 //! the wait are harmless, because they read the shape, which follows from the input: `sym_size` and `sym_numel`.
 
 use super::filter::{Filter, Readers, XlaRules, only_wait, waited_elsewhere};
+use super::own::BucketPolicy;
 use super::remarks::{Remarks, Scope};
 use super::rounds::Round;
 use super::select::{Candidate, PlanGraph, Policy, Selection, selected};
@@ -33,7 +34,7 @@ pub(super) fn plan_round(
     options: &BucketOptions,
     round: Round,
 ) -> BucketPlan {
-    let view = View::new(graph, dependencies, options, round);
+    let view = View::new(graph, dependencies, options, round, None);
     let selection = selected(&view, options.policy, &options.caps);
     planned(&view, &selection, options, Scope::OneGraph)
 }
@@ -101,7 +102,13 @@ pub(super) struct View<'a> {
 }
 
 impl<'a> View<'a> {
-    pub(super) fn new(graph: &'a Graph, dependencies: &'a Dependencies, options: &BucketOptions, round: Round) -> Self {
+    pub(super) fn new(
+        graph: &'a Graph,
+        dependencies: &'a Dependencies,
+        options: &BucketOptions,
+        round: Round,
+        own: Option<&dyn BucketPolicy>,
+    ) -> Self {
         let readers = Readers::of(graph, options.kind);
         let filter = Filter::of(graph, options);
         let elsewhere = waited_elsewhere(graph, dependencies);
@@ -120,6 +127,7 @@ impl<'a> View<'a> {
                 continue;
             }
             let bytes = counted_bytes(graph, id, options);
+            let bytes = own.map_or(bytes, |own| own.cost_bytes(graph, id, bytes));
             let checked = filter.check(graph, id).and_then(|()| only_wait(graph, &readers, id));
             let checked = checked.and_then(|wait| round.check(graph, id).map(|()| wait));
             let checked = checked.and_then(|wait| match graph.group(collective.group).size {
@@ -142,7 +150,10 @@ impl<'a> View<'a> {
                     let slot = dependencies.slot_of(id);
                     view.index[slot] = view.entries.len() as u32;
                     view.entries.push(Entry {
-                        key: traits.key(graph, id, options),
+                        key: BucketKey {
+                            own: own.map_or(0, |own| own.key(graph, id)),
+                            ..traits.key(graph, id, options)
+                        },
                         bytes,
                         wait: dependencies.slot_of(wait),
                     });
@@ -268,6 +279,7 @@ impl Traits {
             device: number(&mut self.devices, tensor.and_then(|t| t.device.as_deref())),
             boundary: number(&mut self.boundaries, boundary),
             extras: number(&mut self.extras, extras.as_deref()),
+            own: 0,
         }
     }
 }

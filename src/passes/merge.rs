@@ -71,16 +71,31 @@ pub enum MergeError {
 /// [`MergeError`] for a plan that [`plan`](super::bucketing::plan) did not make for this graph, or whose symbolic
 /// sizes do not fit; the graph is unchanged then.
 pub fn merge(graph: &mut Graph, dependencies: &Dependencies, plan: &BucketPlan) -> Result<MergeReport, MergeError> {
+    merge_at(graph, dependencies, plan, None)
+}
+
+/// As [`merge`], with launches at a place of one's own. Where a schedule is kept, they stand at the last member all the
+/// same.
+///
+/// # Errors
+/// As [`merge`].
+pub fn merge_at(
+    graph: &mut Graph,
+    dependencies: &Dependencies,
+    plan: &BucketPlan,
+    place: Option<Place>,
+) -> Result<MergeReport, MergeError> {
     if plan.buckets.is_empty() {
         return Ok(MergeReport::default());
     }
     check_sums(graph, plan)?;
     let readers = SizeReaders::of(graph, &plan.buckets);
     let (slots, bucket_of) = slots_of(graph, dependencies, plan);
-    let place = match (dependencies.keeps_schedule(), late(plan)) {
+    let place = match (dependencies.keeps_schedule(), place) {
         (true, _) => Place::Last,
-        (false, true) => Place::BestOrLast,
-        (false, false) => Place::BestOrFirst,
+        (false, Some(place)) => place,
+        (false, None) if late(plan) => Place::BestOrLast,
+        (false, None) => Place::BestOrFirst,
     };
     let order = reorder(dependencies, &slots, &readers.adjusted(dependencies), place);
     let order = order.map_err(|Cycle { bucket }| MergeError::Cycle {

@@ -14,6 +14,7 @@ pub mod lowering;
 pub mod merge;
 pub mod options;
 pub mod order;
+pub mod own;
 mod pipeline;
 pub mod plan;
 mod remarks;
@@ -24,5 +25,6 @@ mod together;
 pub mod trivial;
 pub mod waits;
 
+pub use bucketing::{BucketKind, BucketOptions};
 pub use pipeline::{Pass, PassReport, Pipeline, PipelineError, PipelineParseError};
 pub use together::{LaunchAt, TogetherError};

@@ -58,9 +58,9 @@ pub struct Cycle {
 #[derive(Debug, Default)]
 pub struct Adjusted {
     /// Edges that go away: from a member to a reader of its shape, which will read the member's input instead.
-    pub without: hashbrown::HashSet<(u32, u32), rustc_hash::FxBuildHasher>,
+    pub(super) without: hashbrown::HashSet<(u32, u32), rustc_hash::FxBuildHasher>,
     /// By later end: further edges, from that input.
-    pub with: hashbrown::HashMap<usize, Vec<usize>, rustc_hash::FxBuildHasher>,
+    pub(super) with: hashbrown::HashMap<usize, Vec<usize>, rustc_hash::FxBuildHasher>,
 }
 
 /// Where launches go.

@@ -3,6 +3,7 @@
 use super::bucketing::{BucketKind, BucketOptions, BucketPlan, OptionError};
 use super::duplicates::{DuplicateStats, dedupe_collectives};
 use super::merge::{MergeError, MergeReport};
+use super::own::OwnPass;
 use super::rounds::bucket;
 use super::trivial::fold_trivial;
 use super::waits::dedupe_waits;
@@ -22,17 +23,20 @@ pub enum Pass {
     DedupeCollectives,
     /// [`plan`](super::bucketing::plan()) and [`merge`](super::merge::merge()) for one kind.
     Bucket(BucketOptions),
+    /// A pass of the user's own. It prints by its name, which is not read back.
+    Own(OwnPass),
 }
 
 impl Pass {
     /// The pass's name in the text form.
     #[must_use]
-    pub const fn name(&self) -> &'static str {
+    pub fn name(&self) -> &'static str {
         match self {
             Self::DedupeWaits => "dedupe-waits",
             Self::FoldTrivial => "fold-trivial",
             Self::DedupeCollectives => "dedupe-collectives",
             Self::Bucket(options) => bucket_name(options.kind),
+            Self::Own(OwnPass(pass)) => pass.name(),
         }
     }
 }
@@ -68,7 +72,8 @@ pub struct PassReport {
 
 impl PassReport {
     /// The report of a pass that did nothing yet.
-    pub(super) const fn new(name: &'static str) -> Self {
+    #[must_use]
+    pub const fn new(name: &'static str) -> Self {
         Self { name, time: Duration::ZERO, removed: 0, plan: None, merge: None, duplicates: None }
     }
 
@@ -101,6 +106,14 @@ pub enum PipelineError {
         pass: &'static str,
         /// What is wrong.
         errors: crate::ir::verify::VerifyErrors,
+    },
+    /// A pass of the user's own could not be done.
+    #[error("pass `{pass}`: {error}")]
+    Own {
+        /// The pass.
+        pass: &'static str,
+        /// Why.
+        error: Box<dyn std::error::Error + Send + Sync>,
     },
     /// A merge was refused.
     #[error("pass `{pass}`: {error}")]
@@ -193,6 +206,9 @@ pub(super) fn run_pass(pass: &Pass, graph: &mut Graph) -> Result<PassReport, Pip
         Pass::Bucket(options) if !options.applies_to(graph) => {
             report.plan = Some(BucketPlan { options: options.clone(), buckets: Vec::new(), remarks: Vec::new() });
             report.merge = Some(MergeReport::default());
+        }
+        Pass::Own(OwnPass(own)) => {
+            report = own.run(graph).map_err(|error| PipelineError::Own { pass: pass.name(), error })?;
         }
         Pass::Bucket(options) => {
             let made = bucket(graph, options);

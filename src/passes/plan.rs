@@ -23,6 +23,8 @@ pub struct BucketKey {
     pub boundary: u32,
     /// Further options stated on the collective, likewise.
     pub extras: u32,
+    /// What a rule of the user's own adds; 0 without one.
+    pub own: u32,
 }
 
 impl BucketKey {
@@ -37,6 +39,7 @@ impl BucketKey {
             (self.device != other.device, "device"),
             (self.boundary != other.boundary, "user boundary"),
             (self.extras != other.extras, "options"),
+            (self.own != other.own, "the policy's own key"),
         ];
         checks.into_iter().filter(|(differs, _)| *differs).map(|(_, field)| field).collect()
     }
@@ -205,6 +208,8 @@ pub enum Reason {
         /// Why that rank cannot, if its graph says.
         because: Box<Reason>,
     },
+    /// The user's own policy left it alone.
+    NotChosen,
     /// It is the only one of its kind.
     NoPartner,
 }
@@ -244,6 +249,7 @@ impl Reason {
             Self::LookedAt => "looked at before",
             Self::KeyDiffers { .. } => "key differs",
             Self::AtAnotherRank { .. } => "at another rank",
+            Self::NotChosen => "not chosen",
             Self::NoPartner => "no partner",
         }
     }
@@ -289,6 +295,7 @@ impl std::fmt::Display for Reason {
                 write!(f, "key differs from that of `{from}`, the nearest: {}", fields.join(", "))
             }
             Self::AtAnotherRank { rank, because } => write!(f, "cannot be merged on rank {rank}: {because}"),
+            Self::NotChosen => f.write_str("the policy did not choose it"),
             Self::NoPartner => f.write_str("the only one of its kind"),
         }
     }

@@ -76,6 +76,7 @@ impl<'a> Remarks<'a> {
             Refusal::SizeUnknown => Reason::SizeUnknown,
             Refusal::CapReached { other } => Reason::CapReached { other: name(other) },
             Refusal::NotAdjacent => Reason::NotAdjacent,
+            Refusal::NotChosen => Reason::NotChosen,
             Refusal::Dependent { other } => {
                 let (first, last) = (other.min(slot), other.max(slot));
                 let Path { mut path, because, unknown } = self.path(first, last);

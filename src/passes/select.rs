@@ -40,6 +40,7 @@ mod adjacent;
 mod greedy;
 mod xla;
 
+use super::order::{Adjusted, Cycle, Place, Reordering, Slots, reorder};
 use adjacent::Adjacent;
 use greedy::Greedy;
 use hashbrown::HashMap;
@@ -137,6 +138,8 @@ pub enum Refusal {
     },
     /// No neighbour in wait order has its key, though others do.
     NotAdjacent,
+    /// A rule of the user's own did not choose it.
+    NotChosen,
     /// No other candidate has its key.
     NoPartner,
 }
@@ -203,6 +206,68 @@ pub fn select<G: PlanGraph>(graph: &G, policy: Policy, caps: &Caps) -> Result<Se
         }
     }
     Ok(selected(graph, policy, caps))
+}
+
+/// The order in which a graph runs with each bucket of a selection as one launch: which of its members' places a launch
+/// takes, and what moves for it. Waits follow as far as their launches make them, each in its own place.
+///
+/// Linear in nodes and edges, but for a heap for the nodes that move. The graph keeps the rules that [`select`] checks.
+///
+/// ```
+/// use bucketeer::passes::order::Place;
+/// use bucketeer::passes::select::{Candidate, Caps, PlanGraph, Policy, launch_order, select};
+///
+/// /// Two reductions of what two calls make: nodes 0 to 5 are call, reduce, wait, call, reduce, wait.
+/// struct Step;
+///
+/// impl PlanGraph for Step {
+///     type Key = ();
+///     fn node_count(&self) -> usize {
+///         6
+///     }
+///     fn dependencies(&self, node: usize) -> impl Iterator<Item = usize> + '_ {
+///         (node % 3 > 0).then(|| node - 1).into_iter()
+///     }
+///     fn candidate(&self, node: usize) -> Option<Candidate<()>> {
+///         (node % 3 == 1).then_some(Candidate { key: (), bytes: Some(8), wait: node + 1 })
+///     }
+/// }
+///
+/// let selection = select(&Step, Policy::Greedy, &Caps::default())?;
+/// assert_eq!(selection.buckets, [[1, 4]]);
+/// let order = launch_order(&Step, &selection, Place::Last)?;
+/// // Both calls, then one launch, which stands for nodes 1 and 4, then both waits.
+/// assert_eq!(order.slots, [0, 3, 1, 2, 5]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// # Errors
+/// [`Cycle`], for a selection that [`select`] did not make for this graph and whose buckets depend on one another in a
+/// circle.
+pub fn launch_order<G: PlanGraph>(graph: &G, selection: &Selection, place: Place) -> Result<Reordering, Cycle> {
+    let mut edges = Edges { first: vec![0], to: Vec::new() };
+    for node in 0..graph.node_count() {
+        edges.to.extend(graph.dependencies(node).map(|on| on as u32));
+        edges.first.push(edges.to.len());
+    }
+    reorder(&edges, &selection.buckets, &Adjusted::default(), place)
+}
+
+/// What each node depends on, in one list.
+struct Edges {
+    /// By node, and one more: where its part begins.
+    first: Vec<usize>,
+    to: Vec<u32>,
+}
+
+impl Slots for Edges {
+    fn count(&self) -> usize {
+        self.first.len() - 1
+    }
+
+    fn before(&self, slot: usize) -> &[u32] {
+        &self.to[self.first[slot]..self.first[slot + 1]]
+    }
 }
 
 /// As [`select`], of a graph that is known to keep the rules.

@@ -201,7 +201,8 @@ impl Pipeline {
                 }
                 Pass::Bucket(options) => bucket(pass.name(), options, graphs, &played)?,
                 Pass::FoldTrivial => fold_agreed(pass.name(), graphs, &played),
-                Pass::DedupeWaits | Pass::DedupeCollectives => by_rank(pass, graphs)?,
+                // What ranks launch is compared below, if a pass of the user's own changes anything.
+                Pass::DedupeWaits | Pass::DedupeCollectives | Pass::Own(_) => by_rank(pass, graphs)?,
             };
             if of_pass.iter().any(PassReport::changed) {
                 played = Played::of(graphs, Some(pass.name()))?;
@@ -314,7 +315,7 @@ fn decide(
     let views: Vec<View<'_>> = graphs
         .iter()
         .zip(orders)
-        .map(|(graph, dependencies)| View::new(graph, dependencies, options, Round::Only))
+        .map(|(graph, dependencies)| View::new(graph, dependencies, options, Round::Only, None))
         .collect();
     let joint = Joint::new(pairing, orders, views);
     let selection = selected(&joint, options.policy, &options.caps);

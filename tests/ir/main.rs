@@ -1,5 +1,6 @@
 //! The graph: its text forms, its verifier, walks over it.
 
+mod build;
 mod example;
 mod synthetic;
 mod text;

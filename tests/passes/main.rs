@@ -12,6 +12,7 @@ mod merging;
 mod options;
 mod oracle;
 mod order_kept;
+mod own;
 mod parity;
 mod plan;
 mod properties;

@@ -3,7 +3,10 @@
 //!
 //! The graphs are plain adjacency lists with random collectives; nothing here shares code with the selection.
 
-use bucketeer::passes::select::{Candidate, Caps, Outcome, PlanGraph, Policy, Refusal, Selection, select};
+use bucketeer::passes::order::Place;
+use bucketeer::passes::select::{
+    Candidate, Caps, Outcome, PlanGraph, Policy, Refusal, Selection, launch_order, select,
+};
 use petgraph::algo::is_cyclic_directed;
 use petgraph::graph::DiGraph;
 use proptest::prelude::*;
@@ -286,7 +289,39 @@ fn neighbours(dag: &Dag, caps: &Caps) -> Vec<Vec<usize>> {
     buckets
 }
 
+/// Every order of launches runs each node once, after all that it depends on, with a bucket as one node.
+fn check_orders(dag: &Dag, selection: &Selection) -> Result<(), TestCaseError> {
+    let mut name: Vec<usize> = (0..dag.before.len()).collect();
+    for members in &selection.buckets {
+        members.iter().for_each(|&member| name[member] = members[0]);
+    }
+    for place in [Place::BestOrFirst, Place::BestOrLast, Place::Last] {
+        let order = launch_order(dag, selection, place).unwrap().slots;
+        let mut at = vec![None; dag.before.len()];
+        for (place, &node) in order.iter().enumerate() {
+            prop_assert_eq!(name[node], node, "members but the first have no place");
+            prop_assert_eq!(at[node].replace(place), None);
+        }
+        for (node, before) in dag.before.iter().enumerate() {
+            for &on in before {
+                let (first, second) = (at[name[on]], at[name[node]]);
+                prop_assert!(first.is_some() && second.is_some());
+                prop_assert!(name[on] == name[node] || first < second, "{} runs after {}", on, node);
+            }
+        }
+    }
+    Ok(())
+}
+
 proptest! {
+    #[test]
+    fn launches_take_an_order_that_keeps_all_dependencies(dag in dags(SMALL), caps in caps()) {
+        for policy in [Policy::Greedy, Policy::Adjacent] {
+            let selection = select(&dag, policy, &caps).unwrap();
+            check_orders(&dag, &selection)?;
+        }
+    }
+
     #[test]
     fn greedy_is_first_fit_in_the_merged_graph(dag in dags(SMALL), caps in caps()) {
         let selection = select(&dag, Policy::Greedy, &caps).unwrap();

@@ -266,9 +266,11 @@ impl<'a> Joint<'a> {
         let refusal = |refusal: Refusal| match refusal {
             Refusal::CapReached { other } => Refusal::CapReached { other: slot(other) },
             Refusal::Dependent { other } => Refusal::Dependent { other: slot(other) },
-            same @ (Refusal::Oversize { .. } | Refusal::SizeUnknown | Refusal::NotAdjacent | Refusal::NoPartner) => {
-                same
-            }
+            same @ (Refusal::Oversize { .. }
+            | Refusal::SizeUnknown
+            | Refusal::NotAdjacent
+            | Refusal::NotChosen
+            | Refusal::NoPartner) => same,
         };
         let outcome = |outcome: &Outcome| {
             let node = self.slot(rank, outcome.node)?;
