@@ -4,7 +4,8 @@
 //! merges them in its own way; it is told why the others were left alone. Run it with
 //! `cargo run --example petgraph_plan`.
 
-use bucketeer::passes::select::{Candidate, Caps, PlanGraph, Policy, Refusal, Selection, select};
+use bucketeer::passes::order::Place;
+use bucketeer::passes::select::{Candidate, Caps, PlanGraph, Policy, Refusal, Selection, launch_order, select};
 use petgraph::Direction::{Incoming, Outgoing};
 use petgraph::graph::{DiGraph, NodeIndex};
 
@@ -85,8 +86,9 @@ fn report(step: &Step, selection: &Selection) -> Vec<String> {
             Err(Refusal::CapReached { other }) => format!("the bucket of {} is full", step.name(other)),
             Err(Refusal::Dependent { other }) => format!("it and {} depend on one another", step.name(other)),
             Err(Refusal::NotAdjacent) => "its neighbours are of other groups".to_owned(),
-            Err(Refusal::NotChosen) => "the policy did not choose it".to_owned(),
             Err(Refusal::NoPartner) => "nothing else is of its group".to_owned(),
+            // Reasons that later versions may have say themselves.
+            Err(other) => other.to_string(),
         };
         lines.push(format!("leave {} alone: {reason}", step.name(outcome.node)));
     }
@@ -98,7 +100,12 @@ pub fn run() -> Vec<String> {
     let step = Step::backward();
     // A graph whose nodes are numbered otherwise is an error that names the node.
     let selection = select(&step, Policy::Greedy, &Caps::bytes(1000)).expect("nodes are added in order");
-    report(&step, &selection)
+    let mut lines = report(&step, &selection);
+    // Where the launches go: of each bucket its first member stands for all.
+    let order = launch_order(&step, &selection, Place::BestOrLast).expect("what was selected closes no loop");
+    let names: Vec<&str> = order.slots.iter().map(|&node| step.name(node)).collect();
+    lines.push(format!("run {}", names.join(", ")));
+    lines
 }
 
 #[cfg_attr(test, allow(dead_code, reason = "the tests include this file"))]

@@ -156,7 +156,7 @@ impl BucketOptionArgs {
                             anyhow!("--{name} `{value}`: {error}, and --{} is asked for", kind.word())
                         }
                         OptionError::Value { error, .. } => anyhow!("--{name} `{value}`: {error}"),
-                        unknown @ OptionError::Unknown(_) => anyhow!(unknown),
+                        unknown => anyhow!(unknown),
                     })?;
                 }
             }

@@ -35,6 +35,7 @@ use indexmap::IndexSet;
 
 /// What a merge did.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct MergeReport {
     /// The merged launches, one for each bucket of the plan that has any bytes.
     pub launches: Vec<NodeId>,
@@ -48,6 +49,7 @@ pub struct MergeReport {
 
 /// Why a plan cannot be applied.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum MergeError {
     /// The plan was not made for this graph, or was edited: its merges close a loop.
     #[error("merging {members:?} would make a node depend on itself; plan again for this graph")]

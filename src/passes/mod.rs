@@ -20,6 +20,8 @@ pub mod plan;
 mod remarks;
 mod rounds;
 pub mod select;
+#[cfg(feature = "serde")]
+mod serial;
 pub mod survey;
 mod together;
 pub mod trivial;

@@ -311,6 +311,7 @@ impl std::fmt::Debug for BucketOption {
 
 /// Why options are not those of a bucket pass.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum OptionError {
     /// No option has the name.
     #[error("no option `{0}`")]

@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 
 /// One pass.
 #[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub enum Pass {
     /// [`dedupe_waits`].
     DedupeWaits,
@@ -95,6 +96,7 @@ pub struct Pipeline {
 
 /// Why a pipeline stopped.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum PipelineError {
     /// The graph was not well-formed to begin with.
     #[error("the graph is not well-formed:\n{0}")]
@@ -222,6 +224,7 @@ pub(super) fn run_pass(pass: &Pass, graph: &mut Graph) -> Result<PassReport, Pip
 
 /// Why a text is not a pipeline.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum PipelineParseError {
     /// No pass of that name.
     #[error(

@@ -67,6 +67,7 @@ pub struct Member {
 
 /// What to merge.
 #[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub struct BucketPlan {
     /// The options it was made with.
     pub options: BucketOptions,
@@ -79,15 +80,9 @@ pub struct BucketPlan {
 impl std::fmt::Display for BucketPlan {
     /// A line for the pass, one for each bucket, and one for each collective that was left alone, with the reason.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { options, buckets, remarks } = self;
-        write!(f, "{}{{{options}}}: {} of {} merged", options.kind.word(), self.merged(), remarks.len())?;
-        let mut names = vec![Vec::new(); buckets.len()];
-        for remark in remarks {
-            if let Decision::Merged { bucket } = remark.decision {
-                names[bucket].push(&*remark.name);
-            }
-        }
-        for (number, names) in (1..).zip(names) {
+        let Self { options, remarks, .. } = self;
+        write!(f, "bucket-{}{{{options}}}: {} of {} merged", options.kind.word(), self.merged(), remarks.len())?;
+        for (number, names) in (1..).zip(self.remarked_names()) {
             write!(f, "\nbucket {number}: {}", names.join(", "))?;
         }
         for remark in remarks {
@@ -100,6 +95,17 @@ impl std::fmt::Display for BucketPlan {
 }
 
 impl BucketPlan {
+    /// Names of the members, bucket by bucket, in the order in which the graph launches them.
+    pub(super) fn remarked_names(&self) -> Vec<Vec<&str>> {
+        let mut names = vec![Vec::new(); self.buckets.len()];
+        for remark in &self.remarks {
+            if let Decision::Merged { bucket } = remark.decision {
+                names[bucket].push(&*remark.name);
+            }
+        }
+        names
+    }
+
     /// How many collectives are members of a bucket.
     #[must_use]
     pub fn merged(&self) -> usize {
@@ -116,6 +122,7 @@ impl BucketPlan {
 
 /// Why a collective was left alone.
 #[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub enum Reason {
     /// An option keeps it out.
     Filtered {
@@ -315,6 +322,7 @@ pub enum Decision {
 
 /// One collective of the planned kind, and what was decided.
 #[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub struct Remark {
     /// The collective.
     pub node: NodeId,

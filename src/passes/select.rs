@@ -45,6 +45,7 @@ use adjacent::Adjacent;
 use greedy::Greedy;
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
+use std::fmt;
 use std::hash::Hash;
 use xla::Xla;
 
@@ -118,6 +119,7 @@ impl Caps {
 
 /// Why a candidate is in no bucket with others.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[non_exhaustive]
 pub enum Refusal {
     /// Larger than the cap by itself.
     Oversize {
@@ -142,6 +144,55 @@ pub enum Refusal {
     NotChosen,
     /// No other candidate has its key.
     NoPartner,
+}
+
+impl Refusal {
+    /// One word or two for tables.
+    #[must_use]
+    pub const fn label(self) -> &'static str {
+        match self {
+            Self::Oversize { .. } => "oversize",
+            Self::SizeUnknown => "size unknown",
+            Self::CapReached { .. } => "cap reached",
+            Self::Dependent { .. } => "dependent",
+            Self::NotAdjacent => "not adjacent",
+            Self::NotChosen => "not chosen",
+            Self::NoPartner => "no partner",
+        }
+    }
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Oversize { cap_bytes } => write!(f, "larger than the cap of {cap_bytes} bytes"),
+            Self::SizeUnknown => f.write_str("size unknown, and there is a cap"),
+            Self::CapReached { other } => write!(f, "cap reached: does not fit with node {other}"),
+            Self::Dependent { other } => write!(f, "dependent: cannot travel with node {other}"),
+            Self::NotAdjacent => f.write_str("no neighbour in wait order has its key"),
+            Self::NotChosen => f.write_str("the policy did not choose it"),
+            Self::NoPartner => f.write_str("no other candidate has its key"),
+        }
+    }
+}
+
+impl fmt::Display for Selection {
+    /// A line for each bucket, then one for each candidate that is in none.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut line = "";
+        for (number, members) in (1..).zip(&self.buckets) {
+            let members: Vec<String> = members.iter().map(ToString::to_string).collect();
+            write!(f, "{line}bucket {number}: nodes {}", members.join(", "))?;
+            line = "\n";
+        }
+        for Outcome { node, bucket } in &self.outcomes {
+            if let Err(refusal) = bucket {
+                write!(f, "{line}node {node}: {refusal}")?;
+                line = "\n";
+            }
+        }
+        Ok(())
+    }
 }
 
 /// What became of one candidate.

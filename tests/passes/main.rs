@@ -17,6 +17,7 @@ mod parity;
 mod plan;
 mod properties;
 mod regressions;
+mod serial;
 mod snapshots;
 mod table;
 mod together;

@@ -5,6 +5,7 @@ mod convert;
 mod export;
 mod help;
 mod hlo;
+mod json;
 mod launch;
 mod lower;
 mod manners;
