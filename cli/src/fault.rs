@@ -63,7 +63,7 @@ impl InputFault {
         let mut message = format!("graph `{name}` is not well-formed");
         for error in errors.0.iter().take(MOST_FAULTS) {
             let start = document.start_of(graph);
-            let place = error.node().and_then(|name| definition(text, start, name));
+            let place = error.node().and_then(|node| definition(text, start, &node.name));
             let error = error.to_string();
             match place {
                 Some(place) => {

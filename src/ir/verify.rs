@@ -33,7 +33,7 @@ mod error;
 mod pending;
 mod spans;
 
-pub use error::{VerifyError, VerifyErrors};
+pub use error::{NodeName, VerifyError, VerifyErrors};
 
 use super::entities::{NodeId, RegionId};
 use super::graph::{Graph, ProcessGroup, Strength};
@@ -105,10 +105,10 @@ fn tables(graph: &Graph, errors: &mut Vec<VerifyError>) -> bool {
     }
     for &id in graph.order().iter().filter(|id| id.index() < graph.arena_len()) {
         if graph.node(id).region.index() >= graph.regions().len() {
-            errors.push(VerifyError::NoRegion { node: graph.name_of(id).to_owned() });
+            errors.push(VerifyError::NoRegion { node: NodeName::of(graph, id) });
         }
         if graph.collective(id).is_some_and(|c| c.group.index() >= graph.groups().len()) {
-            errors.push(VerifyError::NoGroup { node: graph.name_of(id).to_owned() });
+            errors.push(VerifyError::NoGroup { node: NodeName::of(graph, id) });
         }
     }
     let broken = errors.len() != before;
@@ -149,7 +149,7 @@ fn order(graph: &Graph, errors: &mut Vec<VerifyError>) -> Vec<u32> {
     let mut names = HashSet::with_hasher(FxBuildHasher);
     let mut outputs = 0;
     for (position, &id) in graph.order().iter().enumerate() {
-        let name = || graph.name_of(id).to_owned();
+        let name = || NodeName::of(graph, id);
         if positions[id.index()] != ABSENT {
             errors.push(VerifyError::TwiceInOrder { node: name() });
             continue;
@@ -171,10 +171,10 @@ fn order(graph: &Graph, errors: &mut Vec<VerifyError>) -> Vec<u32> {
 }
 
 fn operands(graph: &Graph, id: NodeId, position: usize, positions: &[u32], errors: &mut Vec<VerifyError>) {
-    let name = || graph.name_of(id).to_owned();
+    let name = || NodeName::of(graph, id);
     for &operand in graph.operands(id) {
         let at = positions[operand.index()];
-        let (node, operand) = (name, || graph.name_of(operand).to_owned());
+        let (node, operand) = (name, || NodeName::of(graph, operand));
         if at == ABSENT {
             errors.push(VerifyError::OperandGone { node: node(), operand: operand() });
         } else if at as usize >= position {
@@ -215,7 +215,7 @@ fn region_order(graph: &Graph, errors: &mut Vec<VerifyError>) {
         open.drain(shared..).for_each(|region| left[region.index()] = true);
         if let Some(again) = path[shared..].iter().find(|region| left[region.index()]) {
             let label = graph.region(*again).label.to_string();
-            errors.push(VerifyError::RegionSplit { node: graph.name_of(id).to_owned(), label });
+            errors.push(VerifyError::RegionSplit { node: NodeName::of(graph, id), label });
         }
         open = path;
     }
@@ -224,7 +224,7 @@ fn region_order(graph: &Graph, errors: &mut Vec<VerifyError>) {
 fn edges(graph: &Graph, positions: &[u32], errors: &mut Vec<VerifyError>) {
     for edge in &graph.control {
         let (before, after) = (positions[edge.before.index()], positions[edge.after.index()]);
-        let name = |id| graph.name_of(id).to_owned();
+        let name = |id| NodeName::of(graph, id);
         for (at, id) in [(before, edge.before), (after, edge.after)] {
             if at == ABSENT {
                 errors.push(VerifyError::EdgeEndGone {

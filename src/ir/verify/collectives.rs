@@ -1,6 +1,6 @@
 //! Collectives: what they take and make.
 
-use super::VerifyError;
+use super::{NodeName, VerifyError};
 use crate::ir::args::Arg;
 use crate::ir::entities::NodeId;
 use crate::ir::graph::Graph;
@@ -16,7 +16,7 @@ pub(super) fn check_wait(graph: &Graph, id: NodeId, errors: &mut Vec<VerifyError
         if let (Some(expected), Some(found)) = (graph.tensor(waited), found)
             && !compatible(expected, found)
         {
-            let (node, waited) = (graph.name_of(id).to_owned(), graph.name_of(waited).to_owned());
+            let (node, waited) = (NodeName::of(graph, id), NodeName::of(graph, waited));
             let (found, expected) = (found.to_string(), expected.to_string());
             errors.push(VerifyError::WaitType { node, waited, found, expected });
         }
@@ -28,7 +28,7 @@ pub(super) fn check_wait(graph: &Graph, id: NodeId, errors: &mut Vec<VerifyError
             operands.iter().zip(parts).for_each(|(&waited, part)| check(waited, part.as_tensor()));
         }
         found => {
-            let (node, found) = (graph.name_of(id).to_owned(), found.to_string());
+            let (node, found) = (NodeName::of(graph, id), found.to_string());
             errors.push(VerifyError::WaitList { node, found, expected: operands.len() });
         }
     }
@@ -37,7 +37,7 @@ pub(super) fn check_wait(graph: &Graph, id: NodeId, errors: &mut Vec<VerifyError
 /// Checks a node if it is a collective.
 pub(super) fn check(graph: &Graph, id: NodeId, errors: &mut Vec<VerifyError>) {
     let Some(collective) = graph.collective(id) else { return };
-    let name = || graph.name_of(id).to_owned();
+    let name = || NodeName::of(graph, id);
     let inputs = graph.collective_inputs(id);
     if inputs.is_empty() || !starts_with_value(graph, id) {
         errors.push(VerifyError::NoInput { node: name() });
@@ -90,7 +90,7 @@ fn pair(
         .then(|| given.with_shape([Dim::Const(1)].into_iter().collect()));
     let stated = || given.to_string();
     let given = row.as_ref().unwrap_or(given);
-    let (node, input) = (graph.name_of(id).to_owned(), graph.name_of(input).to_owned());
+    let (node, input) = (NodeName::of(graph, id), NodeName::of(graph, input));
     let size = graph.group(collective.group).size;
     if let CollectiveKind::AllGather { dim } | CollectiveKind::ReduceScatter { dim, .. } = collective.kind {
         let Some(along) = given.shape.get(dim as usize) else {

@@ -3,7 +3,7 @@
 //! Each node's value is in one storage or several; a view shares those of its operand, or a span of the one. A collective
 //! makes the storages of its result pending, and a wait on any view of them makes them valid. One walk in program order.
 
-use super::VerifyError;
+use super::{NodeName, VerifyError};
 use super::spans::{Pending, Span};
 use crate::ir::effects::EffectTable;
 use crate::ir::entities::NodeId;
@@ -168,8 +168,8 @@ impl Walk<'_> {
         for (place, operand) in self.graph.operands(id).iter().enumerate() {
             let Some(pending) = self.first_pending(self.of[operand.index()]) else { continue };
             let error = VerifyError::ReadPending {
-                pending: self.graph.name_of(pending).to_owned(),
-                reader: self.graph.name_of(id).to_owned(),
+                pending: NodeName::of(self.graph, pending),
+                reader: NodeName::of(self.graph, id),
             };
             // One report for `add(g, g)`.
             if place == 0 || errors.last() != Some(&error) {
