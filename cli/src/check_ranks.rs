@@ -98,7 +98,7 @@ struct GraphReport {
     found: Vec<RankFault>,
 }
 
-/// How often ranks launch in a group; teams of one name may differ.
+/// How often ranks launch in a group; replica groups of one name may differ.
 #[derive(Serialize)]
 struct GroupReport {
     group: String,
@@ -161,7 +161,7 @@ impl GraphReport {
             let number = match fewest_launches == most_launches {
                 true if *most_launches == 1 => "1 launch".to_owned(),
                 true => format!("{most_launches} launches"),
-                false => format!("{fewest_launches} to {most_launches} launches, by team"),
+                false => format!("{fewest_launches} to {most_launches} launches, by replica group"),
             };
             text.push_str(&format!("  {group}: {number}\n"));
         }
@@ -181,12 +181,14 @@ fn nodes(fault: &RankFault) -> Vec<(u32, &str)> {
     }
 }
 
-/// Whether a fault is one of a group, whose teams are called `G` or `G{0, 1}`.
+/// Whether a fault is one of a group, whose replica groups are called `G` or `G{0, 1}`.
 fn is_of(fault: &RankFault, group: &str) -> bool {
-    let is_team = |team: &str| team.strip_prefix(group).is_some_and(|rest| rest.is_empty() || rest.starts_with('{'));
+    let is_team = |replica_group: &str| {
+        replica_group.strip_prefix(group).is_some_and(|rest| rest.is_empty() || rest.starts_with('{'))
+    };
     match fault {
-        RankFault::Mismatch { team, .. } => is_team(team),
-        RankFault::Ring(ring) => ring.iter().any(|stuck| is_team(&stuck.team)),
+        RankFault::Mismatch { replica_group, .. } => is_team(replica_group),
+        RankFault::Ring(ring) => ring.iter().any(|stuck| is_team(&stuck.replica_group)),
         RankFault::NotAMember { group: name, .. } => name == group,
     }
 }

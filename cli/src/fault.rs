@@ -42,7 +42,7 @@ impl InputFault {
         Self(format!("{what}\n{place}"))
     }
 
-    /// A file that is no document.
+    /// A file that is not a document.
     pub fn of_read(file: &str, error: &ReadError) -> Self {
         let what = shorten(&error.what());
         match error.place() {

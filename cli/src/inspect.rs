@@ -146,7 +146,7 @@ fn listing(report: &GraphReport) -> Vec<String> {
     lines
 }
 
-/// What communicates and is no collective: what it is, between whom, and where.
+/// What communicates and is not a collective: what it is, between whom, and where.
 fn others_table(report: &GraphReport) -> Vec<String> {
     let mut table = Table::new(&[
         ("call", Align::Left),

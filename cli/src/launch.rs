@@ -139,10 +139,10 @@ fn start(arguments: &LaunchArgs, talk: &TalkArgs) -> Result<Ranks> {
 fn listen_at(arguments: &LaunchArgs) -> Result<SocketAddr> {
     let LaunchArgs { master_addr, master_port, .. } = arguments;
     let addresses = (master_addr.as_str(), master_port.unwrap_or(0)).to_socket_addrs();
-    let mut addresses = addresses.with_context(|| format!("--master-addr `{master_addr}` is no address"))?;
+    let mut addresses = addresses.with_context(|| format!("--master-addr `{master_addr}` is not an address"))?;
     let address = addresses.next().ok_or_else(|| anyhow!("--master-addr `{master_addr}` stands for no address"))?;
     if address.ip().is_unspecified() {
-        bail!("--master-addr `{master_addr}` is no address to connect to; give one of this machine's");
+        bail!("--master-addr `{master_addr}` is not an address to connect to; give one of this machine's");
     }
     Ok(address)
 }

@@ -12,7 +12,7 @@ pub fn to_stdout(bytes: &[u8]) -> Result<()> {
     stdout.write_all(bytes).and_then(|()| stdout.flush()).context("cannot write to stdout")
 }
 
-/// Whether whoever read our output has gone, which is no failure of ours.
+/// Whether whoever read our output has gone, which is not a failure of ours.
 pub fn is_closed_pipe(error: &anyhow::Error) -> bool {
     let closed = |cause: &(dyn std::error::Error + 'static)| {
         cause.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)

@@ -144,7 +144,7 @@ fn show(job: &Job, reports: &[GraphReport], times: &Times) {
     }
 }
 
-/// How long the parts that are no passes took.
+/// How long the parts that are not passes took.
 #[derive(Debug, Default)]
 struct Times(Vec<(&'static str, Duration)>);
 

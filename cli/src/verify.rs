@@ -102,7 +102,7 @@ fn evaluate(old: &Graph, new: &Graph, options: &EvalOptions, shrink: bool) -> Re
     Ok(Evaluated { comparison, scaling: shrunk.scaling })
 }
 
-/// A file for each side is no pair of files if they hold different numbers of graphs.
+/// A file for each side is not a pair of files if they hold different numbers of graphs.
 fn same_count(labels: &[String; 2], before: &Document, after: &Document) -> Result<()> {
     let (old, new) = (before.graphs().len(), after.graphs().len());
     if old == new {

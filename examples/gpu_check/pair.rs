@@ -21,7 +21,7 @@ const REFUSED: u8 = 4;
 /// Longest time for both.
 const LIMIT: Duration = Duration::from_secs(75);
 
-/// Runs both; says so where NCCL does not let them share the GPU, which is no failure.
+/// Runs both; says so where NCCL does not let them share the GPU, which is not a failure.
 pub fn check(quick: bool) -> Result<(), Box<dyn Error>> {
     let server = StoreServer::open("127.0.0.1:0".parse()?, ServerOptions::new(2))?;
     let mut ranks = Vec::new();

@@ -1,13 +1,13 @@
-//! Whether ranks agree: each team launches one sequence, and no launches wait for one another in a ring.
+//! Whether ranks agree: each replica group launches one sequence, and no launches wait for one another in a ring.
 //!
-//! **Sequences.** Per team, all ranks launch the same collectives: kind, reduction, root, dimension, variant, and dtype
-//! and element count of each operand. The first difference of a team is reported. What an all-to-all sends may differ
+//! **Sequences.** Per replica group, all ranks launch the same collectives: kind, reduction, root, dimension, variant, and dtype
+//! and element count of each operand. The first difference of a replica group is reported. What an all-to-all sends may differ
 //! in size; instead what each rank sends to another is held against what that one takes from it, where both are known.
-//! Calls that communicate and are no collectives (an exchange of DTensor, an all-reduce of HLO with a reducer of its own)
+//! Calls that communicate and are not collectives (an exchange of DTensor, an all-reduce of HLO with a reducer of its own)
 //! are launches, too, and are compared by operator and arguments.
 //!
-//! **Rings.** All ranks' launches are played in program order. A launch blocks its rank until every rank of its team has
-//! arrived, as on one ordered stream; what cannot go on then is reported as a ring of ranks, teams and nodes. This is
+//! **Rings.** All ranks' launches are played in program order. A launch blocks its rank until every rank of its replica group has
+//! arrived, as on one ordered stream; what cannot go on then is reported as a ring of ranks, replica groups and nodes. This is
 //! stricter than any one machine: a ring that is found may run where streams are many, and hang where they are not.
 //!
 //! One graph for all ranks launches one order everywhere, so only membership is checked. Where it is not known who takes
@@ -127,8 +127,8 @@ pub struct Stuck {
     pub rank: u32,
     /// The launch it blocks in.
     pub node: String,
-    /// The team, as `W{0, 1}`.
-    pub team: String,
+    /// The replica group, as `W{0, 1}`.
+    pub replica_group: String,
     /// The member that has not arrived.
     pub missing: u32,
 }
@@ -136,13 +136,13 @@ pub struct Stuck {
 /// How ranks disagree.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RankFault {
-    /// Two ranks of a team launch different things.
+    /// Two ranks of a replica group launch different things.
     Mismatch {
-        /// The team.
-        team: String,
-        /// Which launch of the team.
+        /// The replica group.
+        replica_group: String,
+        /// Which launch of the replica group.
         position: usize,
-        /// The team's first rank.
+        /// The replica group's first rank.
         left: Launch,
         /// The first rank that differs.
         right: Launch,
@@ -164,11 +164,11 @@ impl RankFault {
     /// What two graphs' faults are compared by: kind and place.
     fn key(&self) -> String {
         match self {
-            Self::Mismatch { team, .. } => format!("mismatch {team}"),
+            Self::Mismatch { replica_group, .. } => format!("mismatch {replica_group}"),
             Self::Ring(ring) => {
-                let mut teams: Vec<&str> = ring.iter().map(|stuck| &*stuck.team).collect();
-                teams.sort_unstable();
-                format!("ring {}", teams.join(" "))
+                let mut replica_groups: Vec<&str> = ring.iter().map(|stuck| &*stuck.replica_group).collect();
+                replica_groups.sort_unstable();
+                format!("ring {}", replica_groups.join(" "))
             }
             Self::NotAMember { rank, group, .. } => format!("member {rank} {group}"),
         }
@@ -178,23 +178,23 @@ impl RankFault {
 impl fmt::Display for RankFault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Mismatch { team, position, left, right } => {
+            Self::Mismatch { replica_group, position, left, right } => {
                 let (a, b) = (left.rank, right.rank);
-                write!(f, "{team} #{position}: rank {a} {}, rank {b} {}", left.what, right.what)?;
+                write!(f, "{replica_group} #{position}: rank {a} {}, rank {b} {}", left.what, right.what)?;
                 let node = |launch: &Launch| launch.node.as_ref().map_or("nothing".into(), |node| format!("`{node}`"));
                 write!(f, " (rank {a}: {}, rank {b}: {})", node(left), node(right))
             }
             Self::Ring(ring) => {
                 f.write_str("deadlock: ")?;
                 for (nth, stuck) in ring.iter().enumerate() {
-                    let Stuck { rank, node, team, missing } = stuck;
+                    let Stuck { rank, node, replica_group, missing } = stuck;
                     let then = if nth > 0 { "; " } else { "" };
-                    write!(f, "{then}rank {rank} is in `{node}` ({team}) and waits for rank {missing}")?;
+                    write!(f, "{then}rank {rank} is in `{node}` ({replica_group}) and waits for rank {missing}")?;
                 }
                 Ok(())
             }
             Self::NotAMember { rank, node, group } => {
-                write!(f, "rank {rank} launches `{node}` in group `{group}`, but is in none of its teams")
+                write!(f, "rank {rank} launches `{node}` in group `{group}`, but is in none of its replica_groups")
             }
         }
     }
@@ -214,7 +214,7 @@ pub fn check_ranks<G: Borrow<Graph>>(graphs: &[G], options: &RankOptions) -> Res
     }
     let unknown = game.read(graphs);
     let unknown = game.compare(graphs).or(unknown);
-    // A team whose ranks launch different things does not meet, so rings say nothing more.
+    // A replica group whose ranks launch different things does not meet, so rings say nothing more.
     if game.faults.is_empty() {
         game.play(graphs);
     }
@@ -239,23 +239,23 @@ pub fn rewrite_risk<G: Borrow<Graph>>(
 }
 
 /// Ranks that launch together, in the order of the group's ranks.
-struct Team {
+struct ReplicaGroup {
     name: String,
     ranks: Vec<u32>,
 }
 
-/// A launch: the node, and its team by index.
+/// A launch: the node, and its replica group by index.
 #[derive(Clone, Copy)]
 struct Step {
     node: NodeId,
-    team: usize,
+    replica_group: usize,
 }
 
 struct Game {
-    teams: Vec<Team>,
+    replica_groups: Vec<ReplicaGroup>,
     /// Names of groups that are their members, as those of HLO are, by the first name of the same members.
     spelled: HashMap<Box<str>, Box<str>, FxBuildHasher>,
-    /// By rank, the team of each group name and stated size.
+    /// By rank, the replica group of each group name and stated size.
     team_of: HashMap<(Box<str>, u32), usize, FxBuildHasher>,
     /// Launches of each rank, in order.
     steps: Vec<Vec<Step>>,
@@ -277,7 +277,7 @@ fn used(graph: &Graph) -> Vec<GroupId> {
 /// Groups whose members are not given are listed up to this size.
 const MOST_RANKS: u32 = 1 << 20;
 
-/// The teams that a name stands for.
+/// The replica groups that a name stands for.
 fn listed(group: &ProcessGroup, options: &RankOptions, ranks: Option<u32>) -> Result<Vec<Vec<u32>>, RanksError> {
     if let Some(given) = options.groups.get(&*group.name) {
         return Ok(given.clone());
@@ -334,16 +334,16 @@ impl Game {
                 }
             }
         }
-        let (teams, team_of, steps, faults) = (Vec::new(), HashMap::default(), Vec::new(), Vec::new());
-        let mut game = Self { teams, spelled, team_of, steps, shared, faults };
+        let (replica_groups, team_of, steps, faults) = (Vec::new(), HashMap::default(), Vec::new(), Vec::new());
+        let mut game = Self { replica_groups, spelled, team_of, steps, shared, faults };
         for (name, list) in lists {
             game.add_teams(&name, list, count)?;
         }
         Ok(game)
     }
 
-    /// The team of a rank in a group.
-    fn team(&self, group: &ProcessGroup, rank: u32) -> Option<usize> {
+    /// The replica group of a rank in a group.
+    fn replica_group(&self, group: &ProcessGroup, rank: u32) -> Option<usize> {
         let name = self.spelled.get(&group.name).unwrap_or(&group.name);
         self.team_of.get(&(name.clone(), rank)).copied()
     }
@@ -351,7 +351,7 @@ impl Game {
     fn add_teams(&mut self, group: &str, list: Vec<Vec<u32>>, count: Option<u32>) -> Result<(), RanksError> {
         let alone = list.len() == 1;
         for ranks in list {
-            let at = self.teams.len();
+            let at = self.replica_groups.len();
             for &rank in &ranks {
                 if let Some(count) = count.filter(|&count| rank >= count) {
                     return Err(RanksError::NoGraphOfRank { group: group.to_owned(), rank, graphs: count as usize });
@@ -361,14 +361,15 @@ impl Game {
                 }
             }
             let name = if alone { group.to_owned() } else { format!("{group}{{{}}}", list_of(&ranks)) };
-            self.teams.push(Team { name, ranks });
+            self.replica_groups.push(ReplicaGroup { name, ranks });
         }
         Ok(())
     }
 
-    /// For one graph: every rank must be in a team of every group that it launches in.
+    /// For one graph: every rank must be in a replica group of every group that it launches in.
     fn membership(self, graph: &Graph) -> Vec<RankFault> {
-        let mut ranks: Vec<u32> = self.teams.iter().flat_map(|team| team.ranks.iter().copied()).collect();
+        let mut ranks: Vec<u32> =
+            self.replica_groups.iter().flat_map(|replica_group| replica_group.ranks.iter().copied()).collect();
         ranks.sort_unstable();
         ranks.dedup();
         let mut faults = Vec::new();
@@ -379,7 +380,7 @@ impl Game {
                 continue;
             }
             let group = graph.group(group);
-            let outside = ranks.iter().find(|&&rank| self.team(group, rank).is_none());
+            let outside = ranks.iter().find(|&&rank| self.replica_group(group, rank).is_none());
             faults.extend(outside.map(|&rank| RankFault::NotAMember {
                 rank,
                 node: graph.name_of(id).to_owned(),
@@ -393,8 +394,9 @@ impl Game {
     fn read(&mut self, graphs: &[&Graph]) -> Option<RanksError> {
         let mut unknown = None;
         for (rank, graph) in graphs.iter().enumerate() {
-            // Group to team, once a graph.
-            let teams: Vec<Option<usize>> = graph.groups().iter().map(|group| self.team(group, rank as u32)).collect();
+            // Group to replica group, once a graph.
+            let replica_groups: Vec<Option<usize>> =
+                graph.groups().iter().map(|group| self.replica_group(group, rank as u32)).collect();
             let (mut steps, launches) = (Vec::new(), Launches::of(graph));
             for &node in graph.order() {
                 let (rank, name) = (rank as u32, || graph.name_of(node).to_owned());
@@ -404,8 +406,8 @@ impl Game {
                         let undecided = || RanksError::Undecided { rank, node: name(), kind: found.kind.to_owned() };
                         unknown.get_or_insert_with(undecided);
                     }
-                    Some(Communicates::In(group)) => match teams[group.index()] {
-                        Some(team) => steps.push(Step { node, team }),
+                    Some(Communicates::In(group)) => match replica_groups[group.index()] {
+                        Some(replica_group) => steps.push(Step { node, replica_group }),
                         None => {
                             let group = graph.group(group).name.to_string();
                             self.faults.push(RankFault::NotAMember { rank, node: name(), group });
@@ -418,27 +420,27 @@ impl Game {
         unknown
     }
 
-    /// Holds each team's sequences against its first rank's. Gives the first two calls of which only the bodies differ.
+    /// Holds each replica group's sequences against its first rank's. Gives the first two calls of which only the bodies differ.
     fn compare(&mut self, graphs: &[&Graph]) -> Option<RanksError> {
         let mut unknown = None;
         let mut sequences: Vec<Vec<Vec<NodeId>>> =
-            self.teams.iter().map(|team| vec![Vec::new(); team.ranks.len()]).collect();
+            self.replica_groups.iter().map(|replica_group| vec![Vec::new(); replica_group.ranks.len()]).collect();
         let mut places: HashMap<(usize, u32), usize, FxBuildHasher> = HashMap::default();
-        for (at, team) in self.teams.iter().enumerate() {
-            places.extend(team.ranks.iter().enumerate().map(|(place, &rank)| ((at, rank), place)));
+        for (at, replica_group) in self.replica_groups.iter().enumerate() {
+            places.extend(replica_group.ranks.iter().enumerate().map(|(place, &rank)| ((at, rank), place)));
         }
         for (rank, steps) in self.steps.iter().enumerate() {
             for step in steps {
-                if let Some(&place) = places.get(&(step.team, rank as u32)) {
-                    sequences[step.team][place].push(step.node);
+                if let Some(&place) = places.get(&(step.replica_group, rank as u32)) {
+                    sequences[step.replica_group][place].push(step.node);
                 }
             }
         }
-        for (team, sequences) in self.teams.iter().zip(&sequences) {
-            let fault = first_mismatch(graphs, team, sequences);
-            let fault = fault.or_else(|| splits::first_mismatch(graphs, team, sequences));
+        for (replica_group, sequences) in self.replica_groups.iter().zip(&sequences) {
+            let fault = first_mismatch(graphs, replica_group, sequences);
+            let fault = fault.or_else(|| splits::first_mismatch(graphs, replica_group, sequences));
             if fault.is_none() {
-                unknown = unknown.or_else(|| other_bodies(graphs, team, sequences));
+                unknown = unknown.or_else(|| other_bodies(graphs, replica_group, sequences));
             }
             self.faults.extend(fault);
         }
@@ -448,13 +450,13 @@ impl Game {
     /// Plays all launches. What is left when nothing can go on is a ring.
     fn play(&mut self, graphs: &[&Graph]) {
         let mut at = vec![0usize; self.steps.len()];
-        let mut arrived: Vec<Vec<usize>> = vec![Vec::new(); self.teams.len()];
+        let mut arrived: Vec<Vec<usize>> = vec![Vec::new(); self.replica_groups.len()];
         let mut ready: VecDeque<usize> = (0..self.steps.len()).collect();
         while let Some(rank) = ready.pop_front() {
             let Some(step) = self.steps[rank].get(at[rank]) else { continue };
-            arrived[step.team].push(rank);
-            if arrived[step.team].len() == self.teams[step.team].ranks.len() {
-                for rank in arrived[step.team].drain(..) {
+            arrived[step.replica_group].push(rank);
+            if arrived[step.replica_group].len() == self.replica_groups[step.replica_group].ranks.len() {
+                for rank in arrived[step.replica_group].drain(..) {
                     at[rank] += 1;
                     ready.push_back(rank);
                 }
@@ -475,13 +477,13 @@ impl Game {
             if let Some(from) = path.iter().position(|(known, _)| *known == rank) {
                 return path.drain(from..).map(|(_, stuck)| stuck).collect();
             }
-            let team = &self.teams[step.team];
-            arrived[step.team].iter().for_each(|&rank| here[rank] = true);
-            let missing = team.ranks.iter().copied().find(|&rank| !here[rank as usize]);
-            arrived[step.team].iter().for_each(|&rank| here[rank] = false);
+            let replica_group = &self.replica_groups[step.replica_group];
+            arrived[step.replica_group].iter().for_each(|&rank| here[rank] = true);
+            let missing = replica_group.ranks.iter().copied().find(|&rank| !here[rank as usize]);
+            arrived[step.replica_group].iter().for_each(|&rank| here[rank] = false);
             let Some(missing) = missing else { break };
             let node = graphs[rank].name_of(step.node).to_owned();
-            path.push((rank, Stuck { rank: rank as u32, node, team: team.name.clone(), missing }));
+            path.push((rank, Stuck { rank: rank as u32, node, replica_group: replica_group.name.clone(), missing }));
             rank = missing as usize;
         }
         path.into_iter().map(|(_, stuck)| stuck).collect()
@@ -514,23 +516,23 @@ fn without_digests(text: &str) -> String {
     parts.fold(first, |text, part| text + "#" + part.trim_start_matches(|c: char| c.is_ascii_hexdigit()))
 }
 
-/// The first call of a team that is another rank's but for the text of a body.
-fn other_bodies(graphs: &[&Graph], team: &Team, sequences: &[Vec<NodeId>]) -> Option<RanksError> {
-    let (&other_rank, first) = (team.ranks.first()?, sequences.first()?);
+/// The first call of a replica group that is another rank's but for the text of a body.
+fn other_bodies(graphs: &[&Graph], replica_group: &ReplicaGroup, sequences: &[Vec<NodeId>]) -> Option<RanksError> {
+    let (&other_rank, first) = (replica_group.ranks.first()?, sequences.first()?);
     let of = |rank: u32, id: NodeId| communication::describe(graphs[rank as usize], id);
     let name = |rank: u32, id: NodeId| graphs[rank as usize].name_of(id).to_owned();
     let calls = |id: NodeId| graphs[other_rank as usize].collective(id).is_none();
     let known: Vec<(usize, String)> =
         first.iter().enumerate().filter(|&(_, &id)| calls(id)).map(|(at, &id)| (at, of(other_rank, id))).collect();
-    sequences.iter().zip(&team.ranks).skip(1).find_map(|(sequence, &rank)| {
+    sequences.iter().zip(&replica_group.ranks).skip(1).find_map(|(sequence, &rank)| {
         let (at, _) = known.iter().find(|(at, known)| of(rank, sequence[*at]) != *known)?;
         let (node, other) = (name(rank, sequence[*at]), name(other_rank, first[*at]));
         Some(RanksError::Bodies { rank, node, other_rank, other })
     })
 }
 
-fn first_mismatch(graphs: &[&Graph], team: &Team, sequences: &[Vec<NodeId>]) -> Option<RankFault> {
-    let (&first_rank, first) = (team.ranks.first()?, sequences.first()?);
+fn first_mismatch(graphs: &[&Graph], replica_group: &ReplicaGroup, sequences: &[Vec<NodeId>]) -> Option<RankFault> {
+    let (&first_rank, first) = (replica_group.ranks.first()?, sequences.first()?);
     let say = |rank: u32, id: NodeId| {
         let graph = graphs[rank as usize];
         let call = || (without_digests(&communication::describe(graph, id)), String::new());
@@ -540,7 +542,7 @@ fn first_mismatch(graphs: &[&Graph], team: &Team, sequences: &[Vec<NodeId>]) -> 
     let mut found: Option<(usize, usize)> = None;
     let known: Vec<(String, String)> = first.iter().map(|&id| say(first_rank, id)).collect();
     for (place, sequence) in sequences.iter().enumerate().skip(1) {
-        let rank = team.ranks[place];
+        let rank = replica_group.ranks[place];
         let until = found.map_or(usize::MAX, |(position, _)| position);
         let differs = sequence.iter().zip(&known).take(until).position(|(&id, known)| say(rank, id) != *known);
         let shorter = sequence.len().min(known.len());
@@ -549,7 +551,7 @@ fn first_mismatch(graphs: &[&Graph], team: &Team, sequences: &[Vec<NodeId>]) -> 
     }
     let (position, place) = found?;
     let launch = |place: usize| {
-        let (rank, id) = (team.ranks[place], sequences[place].get(position).copied());
+        let (rank, id) = (replica_group.ranks[place], sequences[place].get(position).copied());
         let node = id.map(|id| graphs[rank as usize].name_of(id).to_owned());
         (rank, node, id.map_or_else(ended, |id| say(rank, id)))
     };
@@ -557,7 +559,7 @@ fn first_mismatch(graphs: &[&Graph], team: &Team, sequences: &[Vec<NodeId>]) -> 
     let same = a_how == b_how;
     let what = |how: &str, much: &str| if same { much.to_owned() } else { format!("{how} {much}").trim().to_owned() };
     Some(RankFault::Mismatch {
-        team: team.name.clone(),
+        replica_group: replica_group.name.clone(),
         position,
         left: Launch { rank: a, node: a_node, what: what(&a_how, &a_much) },
         right: Launch { rank: b, node: b_node, what: what(&b_how, &b_much) },

@@ -269,7 +269,7 @@ impl Operator {
         overload.is_empty() || self.overloads != ["dtype"]
     }
 
-    /// The arguments of a call by parameter; `None` where one is no parameter, is given twice, or is not looked at and
+    /// The arguments of a call by parameter; `None` where one is not a parameter, is given twice, or is not looked at and
     /// is not the default.
     pub fn bind<'a>(&'static self, args: &'a Args) -> Option<Bound<'a>> {
         let behind = self.params.iter().position(|&param| param == "*");
@@ -309,7 +309,7 @@ impl Operator {
         let off = matches!(arg, Arg::None | Arg::Bool(false));
         match name {
             "layout" => off || matches!(arg, Arg::Word(word) if &**word == "torch.strided"),
-            // Where elements lie is no part of a value, but a format may have to be copied to.
+            // Where elements lie is not a part of a value, but a format may have to be copied to.
             "memory_format" => {
                 let preserves = self.names != ["contiguous"];
                 off || matches!(arg, Arg::Word(word)
@@ -485,7 +485,7 @@ mod tests {
                 match (ours, by_name) {
                     (Some(ours), false) => assert_eq!(ours, place, "{schema}: `{name}`"),
                     (Some(ours), true) => assert!(ours > behind, "{schema}: `{name}`"),
-                    (None, _) => panic!("{schema}: `{name}` is no parameter"),
+                    (None, _) => panic!("{schema}: `{name}` is not a parameter"),
                 }
             }
         }

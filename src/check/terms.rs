@@ -372,7 +372,7 @@ impl<'g> Context<'g> {
         *self.pairs.entry(pairs).or_insert(next)
     }
 
-    /// A number for a type; strides play no part, for they are no part of a value.
+    /// A number for a type; strides play no part, for they are not part of a value.
     pub fn type_id(&mut self, ty: &Type) -> u32 {
         let next = self.types.len() as u32;
         *self.types.entry(without_strides(ty)).or_insert(next)

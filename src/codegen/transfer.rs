@@ -140,7 +140,7 @@ pub enum TransferError {
         /// The target's.
         to: DType,
     },
-    /// Division of what is no float.
+    /// Division of what is not a float.
     #[error("`{node}`: {} is not divided by the number of ranks in a kernel; expected a float", dtype.torch_name())]
     Division {
         /// The step's node.

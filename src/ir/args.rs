@@ -169,7 +169,7 @@ impl Args {
         self.positional.iter().chain(keyword).for_each(|arg| arg.for_each_operand(visit));
     }
 
-    /// Calls `visit` with every word that is no operand, and with what inner calls call.
+    /// Calls `visit` with every word that is not an operand, and with what inner calls call.
     pub fn for_each_word<'a>(&'a self, visit: &mut impl FnMut(&'a str)) {
         let keyword = self.keyword.iter().map(|(_, arg)| arg);
         self.positional.iter().chain(keyword).for_each(|arg| arg.for_each_word(visit));

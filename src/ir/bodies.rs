@@ -288,7 +288,7 @@ pub(super) fn effects_of_call(graph: &Graph, id: NodeId) -> Option<Effects> {
     let operands = 0..graph.operands(id).len() as u32;
     Some(Effects {
         alias: if all.aliases.is_any() { Alias::Any } else { Alias::Fresh },
-        // What the module holds is no operand.
+        // What the module holds is not an operand.
         fence: if all.writes.held { Fence::Full } else { all.fence },
         launches: all.launches,
         writes: if all.writes.given { operands.collect() } else { SmallVec::new() },

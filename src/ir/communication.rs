@@ -118,7 +118,7 @@ pub fn of_call<'a>(target: &'a str, args: &'a Args) -> Option<Communication<'a>>
     let communicates = match namespace {
         _ if named(PAIRS) || named(NAMES) => true,
         _ if in_namespace => !named(LOCAL),
-        // Native text calls its own collectives by such names; those are no calls.
+        // Native text calls its own collectives by such names; those are not calls.
         "" => false,
         _ => !COMPUTING.contains(&namespace) && part(),
     };

@@ -147,9 +147,9 @@ pub struct Graph {
     /// Whether the program order is a schedule that was chosen, as HLO text says with `is_scheduled=true`. Passes then
     /// merge only what nothing between depends on, so that no node but the merged collectives changes its place.
     pub scheduled: bool,
-    /// What is declared of operators that no table knows. It is no part of the graph's text.
+    /// What is declared of operators that no table knows. It is not a part of the graph's text.
     pub operators: Operators,
-    /// The graphs that this one calls, where the file holds them. They are no part of its text.
+    /// The graphs that this one calls, where the file holds them. They are not part of its text.
     pub bodies: Bodies,
 }
 
@@ -206,7 +206,7 @@ impl Graph {
         self.originals.as_ref().is_some_and(|originals| originals.contains(id))
     }
 
-    /// What a node was at that time, if it was edited since. Metadata is no part of it.
+    /// What a node was at that time, if it was edited since. Metadata is not a part of it.
     #[must_use]
     pub fn edited(&self, id: NodeId) -> Option<&Kept> {
         self.originals.as_ref()?.get(id)

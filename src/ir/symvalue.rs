@@ -1,4 +1,4 @@
-//! Values of sizes that are no polynomials: what [`SymExpr`](super::SymExpr) keeps as text.
+//! Values of sizes that are not polynomials: what [`SymExpr`](super::SymExpr) keeps as text.
 
 use super::symexpr::Cursor;
 

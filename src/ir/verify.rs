@@ -20,7 +20,7 @@
 //!
 //! **Waits.** Nothing reads the elements of a collective's result, or writes them, between its start and a wait on it
 //! or on a view of it. Views, readers of shapes alone and the output may take it; a reshape that strides force to copy
-//! is no view. An input marked `pending` is such a result. A wait on anything else is allowed and does nothing, as in
+//! is not a view. An input marked `pending` is such a result. A wait on anything else is allowed and does nothing, as in
 //! PyTorch.
 //!
 //! **Order edges.** Both ends of each are in the order, and what a hard edge puts after stands after.

@@ -97,7 +97,7 @@ pub(super) struct View<'a> {
     /// By slot: index into `entries`, or `u32::MAX`.
     index: Vec<u32>,
     entries: Vec<Entry>,
-    /// Collectives of the kind, in issue order, with the reason if they are no candidates.
+    /// Collectives of the kind, in issue order, with the reason if they are not candidates.
     pub(super) seen: Vec<(NodeId, Option<Reason>)>,
 }
 
@@ -180,7 +180,7 @@ impl<'a> View<'a> {
         self.entries.get(self.index[slot] as usize)
     }
 
-    /// Why the slot's collective is no candidate, if it is one of the kind.
+    /// Why the slot's collective is not a candidate, if it is one of the kind.
     pub(super) fn excluded(&self, slot: usize) -> Option<&Reason> {
         let nth = self.seen_at(slot)?;
         self.seen[nth].1.as_ref()

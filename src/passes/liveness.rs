@@ -53,7 +53,7 @@ pub fn peak_live(graph: &Graph) -> PeakLive {
     peak
 }
 
-/// Bytes of a value; what is no tensor takes none.
+/// Bytes of a value; what is not a tensor takes none.
 fn bytes(graph: &Graph, ty: &Type) -> Option<u64> {
     match ty {
         Type::Tensor(tensor) => graph.likely_value(&tensor.bytes()?),

@@ -228,7 +228,7 @@ pub enum BrokenPlanGraph {
         /// What it depends on.
         on: usize,
     },
-    /// What waits for a collective stands before it, or is no node.
+    /// What waits for a collective stands before it, or is not a node.
     #[error("node {node} is waited for by node {wait}; expected itself, or a node behind it, of {count}")]
     Wait {
         /// The collective.

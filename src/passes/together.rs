@@ -19,7 +19,7 @@
 //! Cost: near-linear in the nodes and edges of all graphs.
 
 mod joint;
-mod teams;
+mod replica_groups;
 
 use super::bucketing::{BucketOptions, BucketPlan, View, planned};
 use super::merge::{MergeError, MergeReport, SizeReaders, check_sums, late, merge_in_order};
@@ -31,9 +31,9 @@ use super::select::{Policy, selected};
 use super::trivial::{fold_allowed, foldable};
 use crate::ir::{Dependencies, Graph, verify};
 use joint::{Joint, Pairing};
+use replica_groups::ReplicaGroups;
 use smallvec::SmallVec;
 use std::time::Instant;
-use teams::Teams;
 
 /// A launch as one rank has it.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -231,7 +231,7 @@ impl Played {
     fn of(graphs: &[&mut Graph], after: Option<&'static str>) -> Result<Self, TogetherError> {
         let graphs: Vec<&Graph> = graphs.iter().map(|graph| &**graph).collect();
         let orders: Vec<Dependencies> = graphs.iter().map(|graph| Dependencies::of(graph)).collect();
-        let pairing = Pairing::of(&graphs, &orders, &Teams::of(&graphs)?, after)?;
+        let pairing = Pairing::of(&graphs, &orders, &ReplicaGroups::of(&graphs)?, after)?;
         Ok(Self { orders, pairing })
     }
 }

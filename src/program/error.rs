@@ -1,6 +1,6 @@
 //! What can be wrong with a program that comes from outside.
 
-/// Why a text or JSON is no program.
+/// Why a text or JSON is not a program.
 #[derive(Debug, thiserror::Error)]
 pub enum ProgramError {
     /// The text breaks the grammar.

@@ -62,7 +62,7 @@ impl Program {
                 StepKind::Collective(collective) => self.check_collective(collective, step.stream),
                 StepKind::Wait(of) => earlier(of).and_then(|()| {
                     let of = &self.steps[of.0 as usize];
-                    ensure(matches!(of.kind, StepKind::Collective(_)), "it waits for a step that is no collective")
+                    ensure(matches!(of.kind, StepKind::Collective(_)), "it waits for a step that is not a collective")
                 }),
                 StepKind::Compute(compute) => self.check_compute(compute),
                 StepKind::Run(run) => self.check_run(run),
@@ -253,7 +253,7 @@ impl Program {
             ensure((part.send.bytes, part.recv.bytes) == (send, recv), "its ranges are not as long as its count says")?;
             ensure(
                 !matches!(collective.op, CommOp::ReduceScatter(_)) || part.count.is_multiple_of(ranks),
-                "its count is no multiple of its ranks",
+                "its count is not a multiple of its ranks",
             )?;
         }
         if let Some(clash) = self.clash_in_launch(collective) {
@@ -273,7 +273,7 @@ fn fits(bytes: u64) -> bool {
 }
 
 fn power(align: u64) -> Result {
-    ensure(align.is_power_of_two(), "an alignment is no power of two")
+    ensure(align.is_power_of_two(), "an alignment is not a power of two")
 }
 
 fn holes(args: &crate::ir::Args, operands: usize) -> Result {

@@ -18,7 +18,7 @@ pub(super) mod dtype {
 
     pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<DType, D::Error> {
         let name = std::borrow::Cow::<str>::deserialize(from)?;
-        DType::from_name(&name).ok_or_else(|| D::Error::custom(format!("`{name}` is no dtype")))
+        DType::from_name(&name).ok_or_else(|| D::Error::custom(format!("`{name}` is not a dtype")))
     }
 }
 
@@ -33,7 +33,7 @@ pub(super) mod reduce_op {
 
     pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<ReduceOp, D::Error> {
         let name = std::borrow::Cow::<str>::deserialize(from)?;
-        ReduceOp::from_name(&name).ok_or_else(|| D::Error::custom(format!("`{name}` is no reduce op")))
+        ReduceOp::from_name(&name).ok_or_else(|| D::Error::custom(format!("`{name}` is not a reduce op")))
     }
 }
 

@@ -40,7 +40,7 @@ pub struct LayoutId(pub u32);
 #[cfg_attr(feature = "serde", derive(Serialize, Deserialize))]
 pub struct StepId(pub u32);
 
-/// A value that is no tensor and is known only when the program runs: an index into [`Program::hosts`].
+/// A value that is not a tensor and is known only when the program runs: an index into [`Program::hosts`].
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 #[cfg_attr(feature = "serde", derive(Serialize, Deserialize))]
 pub struct HostId(pub u32);
@@ -155,7 +155,7 @@ pub struct Range {
 #[cfg_attr(feature = "serde", derive(Serialize, Deserialize))]
 #[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 pub enum Stream {
-    /// Everything that is no collective.
+    /// Everything that is not a collective.
     Compute,
     /// The collectives of the group with that index.
     Comm(u32),
@@ -441,7 +441,7 @@ pub struct Program {
     pub groups: Vec<Group>,
     /// Allocations.
     pub arenas: Vec<Arena>,
-    /// Names of values that are no tensors.
+    /// Names of values that are not tensors.
     pub hosts: Vec<Box<str>>,
     /// How tensors lie.
     pub layouts: Vec<Layout>,

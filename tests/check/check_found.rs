@@ -194,7 +194,7 @@ fn an_edge_may_move_to_any_of_several_that_send_the_same() {
 
 #[test]
 fn a_reshape_of_a_tensor_with_strides_is_a_copy() {
-    // `y` is made before the reduce and is no view of what that overwrites.
+    // `y` is made before the reduce and is not a view of what that overwrites.
     let text = "x = input f32[4, 2]; t = transpose(x); n = neg(t); y = reshape(n, [8]); s = all_reduce_(n, sum, G0:2)\n\
                 r = relu(y); w = wait(s); output(r, w)";
     assert!(prove(&read(text), &read(text)).is_equal());

@@ -151,7 +151,7 @@ fn g_order_rank0_what_keeps_order_is_a_fence_for_every_launch_of_its_rank() {
     assert!(dependencies.before(slot("c")).contains(&(slot("s") as u32)));
 }
 
-/// What communicates and is no collective: name, kind, group.
+/// What communicates and is not a collective: name, kind, group.
 fn others(graph: &Graph) -> Vec<(String, String, Option<String>)> {
     let one = |&id| {
         let found = bucketeer::ir::communication::of(graph, id)?;

@@ -413,7 +413,7 @@ fn g_v_sy5_what_cannot_be_followed_in_one_graph_alone_is_no_difference() {
         cannot(&text("aten.slice.Tensor(x, 0, 1)", rest), &text(unknown, rest), "y");
         is_itself(&text(unknown, rest));
     }
-    // What both graphs have is no gap.
+    // What both graphs have is not a gap.
     let verdict = prove(&text(unknown, "output(neg(y))"), &text(unknown, "output(sin(y))"));
     assert!(matches!(verdict, Verdict::Different(_)), "{verdict}");
     let gathers = "g = all_gather(y, G0:2); w = wait(g); h = all_gather(x, G0:2); v = wait(h); output(w)";

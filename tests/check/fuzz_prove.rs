@@ -82,7 +82,8 @@ fn run_quietly(seed: u64, first: u64, go_on: impl FnMut(u64, &ProofCounts) -> bo
 }
 
 fn number(name: &str, default: u64) -> u64 {
-    std::env::var(name).map_or(default, |text| text.parse().unwrap_or_else(|_| panic!("{name}: `{text}` is no number")))
+    std::env::var(name)
+        .map_or(default, |text| text.parse().unwrap_or_else(|_| panic!("{name}: `{text}` is not a number")))
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Whether ranks agree: sequences of each team, and launches that wait for one another.
+//! Whether ranks agree: sequences of each replica group, and launches that wait for one another.
 
 use bucketeer::check::ranks::{RankFault, RankOptions, RanksError, check_ranks, rewrite_risk};
 use bucketeer::ir::Graph;
@@ -96,7 +96,7 @@ fn a_ring_over_three_ranks_is_followed_to_its_end() {
     };
     let found = check_ranks(&graphs(&[&of("A", "C"), &of("B", "A"), &of("C", "B")]), &RankOptions::default()).unwrap();
     let [RankFault::Ring(ring)] = &found[..] else { panic!("{found:?}") };
-    let steps: Vec<_> = ring.iter().map(|stuck| (stuck.rank, &*stuck.team, stuck.missing)).collect();
+    let steps: Vec<_> = ring.iter().map(|stuck| (stuck.rank, &*stuck.replica_group, stuck.missing)).collect();
     assert_eq!(steps, [(0, "A", 1), (1, "B", 2), (2, "C", 0)]);
 }
 
@@ -113,7 +113,7 @@ fn two_teams_of_one_name_go_on_by_themselves() {
 fn one_graph_for_all_ranks_needs_every_rank_in_every_group() {
     let text = "group W:3 = [[0, 1, 2]]\ngroup P:2 = [[0, 1]]\nx = input f32[4]\n\
                 s = all_reduce(x, sum, W:3); t = all_reduce(x, sum, P:2)\noutput(wait(s), wait(t))";
-    assert_eq!(faults(&[text]), ["rank 2 launches `t` in group `P`, but is in none of its teams"]);
+    assert_eq!(faults(&[text]), ["rank 2 launches `t` in group `P`, but is in none of its replica_groups"]);
 }
 
 #[test]

@@ -103,21 +103,21 @@ fn variables_that_are_half_set_are_errors() {
 #[test]
 fn variables_that_are_no_numbers_are_errors() {
     let with = |variable: &str| wrong(&format!("{TORCHRUN} {variable}"));
-    assert_eq!(with("RANK=one"), "RANK: `one` is no number from 0 to 4294967295");
-    assert_eq!(with("WORLD_SIZE=-1"), "WORLD_SIZE: `-1` is no number from 0 to 4294967295");
+    assert_eq!(with("RANK=one"), "RANK: `one` is not a number from 0 to 4294967295");
+    assert_eq!(with("WORLD_SIZE=-1"), "WORLD_SIZE: `-1` is not a number from 0 to 4294967295");
     assert_eq!(with("LOCAL_RANK="), "LOCAL_RANK: is empty; set it, or take it away");
-    assert_eq!(with("MASTER_PORT=0"), "MASTER_PORT: `0` is no port, which is a number from 1 to 65535");
-    assert_eq!(with("MASTER_PORT=65536"), "MASTER_PORT: `65536` is no port, which is a number from 1 to 65535");
-    assert!(with("BUCKETEER_STORE_PORT=x").starts_with("BUCKETEER_STORE_PORT: `x` is no port"));
+    assert_eq!(with("MASTER_PORT=0"), "MASTER_PORT: `0` is not a port, which is a number from 1 to 65535");
+    assert_eq!(with("MASTER_PORT=65536"), "MASTER_PORT: `65536` is not a port, which is a number from 1 to 65535");
+    assert!(with("BUCKETEER_STORE_PORT=x").starts_with("BUCKETEER_STORE_PORT: `x` is not a port"));
     let list = wrong("SLURM_PROCID=0 SLURM_NTASKS=1 SLURM_JOB_ID=1 SLURM_JOB_NODELIST=n[");
-    assert_eq!(list, "SLURM_JOB_NODELIST: `n[` is no list of machines like `node[01-04,07],other`");
+    assert_eq!(list, "SLURM_JOB_NODELIST: `n[` is not a list of machines like `node[01-04,07],other`");
 }
 
 #[test]
 fn variables_that_contradict_one_another_are_errors() {
     let with = |variable: &str| wrong(&format!("{TORCHRUN} {variable}"));
-    assert_eq!(with("RANK=4"), "RANK: 4 is no rank in a world of 4 (WORLD_SIZE), which start at 0");
-    assert_eq!(with("LOCAL_RANK=2"), "LOCAL_RANK: 2 is no rank of 2 on this machine, which start at 0");
+    assert_eq!(with("RANK=4"), "RANK: 4 is out of range: WORLD_SIZE is 4, ranks start at 0");
+    assert_eq!(with("LOCAL_RANK=2"), "LOCAL_RANK: 2 is out of range: 2 ranks run on this machine, ranks start at 0");
     assert_eq!(with("LOCAL_WORLD_SIZE=5"), "LOCAL_WORLD_SIZE: 5 ranks on this machine are more than 4 in the world");
 }
 

@@ -61,7 +61,7 @@ fn call(op: &str, rank: &dyn Backend, group: &Group) -> Call {
                 _ => Call::send(buffer, DType::F32, root),
             };
         }
-        other => panic!("{other} is no case"),
+        other => panic!("{other} is not a case"),
     };
     Call::collective(op, data(input, output))
 }
@@ -342,7 +342,7 @@ fn survivors_must_agree_on_who_failed() {
         let group = rank.new_group("G", &ranks(3)).unwrap();
         rank.barrier(&group, &CallOptions::blocking()).unwrap();
         let stranger = rank.shrink(&group, &[GlobalRank(7)]).unwrap_err();
-        assert_eq!(stranger.to_string(), "group G, shrink: rank 7 is to be left out, but is no member");
+        assert_eq!(stranger.to_string(), "group G, shrink: rank 7 is to be left out, but is not a member");
         assert!(rank.shrink(&group, &[rank.rank()]).is_err());
         // Rank 0 leaves out 1, rank 2 leaves out nobody.
         let failed: &[GlobalRank] = if rank.rank() == GlobalRank(0) { &[GlobalRank(1)] } else { &[] };

@@ -218,8 +218,8 @@ fn groups_with_unknown_members_are_refused_by_name() {
         };
         assert_eq!(refused(&[0, 3]), "group G, new_group: rank 3 is a member, but there are only 3 ranks, from 0");
         assert_eq!(refused(&[0, 1, 0]), "group G, new_group: rank 0 is a member twice");
-        assert_eq!(refused(&[1, 2]), "group G, new_group: rank 0 is no member: the members are [1, 2]");
-        assert_eq!(refused(&[]), "group G, new_group: rank 0 is no member: the members are []");
+        assert_eq!(refused(&[1, 2]), "group G, new_group: rank 0 is not a member: the members are [1, 2]");
+        assert_eq!(refused(&[]), "group G, new_group: rank 0 is not a member: the members are []");
         backend.new_group("G", &ranks(2)).unwrap();
         assert_eq!(refused(&[0, 1]), "group G, new_group: rank 0 has joined before");
     }

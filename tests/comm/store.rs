@@ -97,7 +97,7 @@ fn what_is_no_number_is_not_added_to() {
     on_each(1, |ranks| {
         ranks[0].set("n", b"12x").unwrap();
         let error = ranks[0].add("n", 1).unwrap_err();
-        assert!(error.to_string().ends_with("refuses: the value of `n` is no number to add to"), "{error}");
+        assert!(error.to_string().ends_with("refuses: the value of `n` is not a number to add to"), "{error}");
         ranks[0].set("n", i64::MAX.to_string().as_bytes()).unwrap();
         let error = ranks[0].add("n", 1).unwrap_err();
         assert!(error.to_string().contains("adding 1 leaves 64 bits"), "{error}");

@@ -232,7 +232,7 @@ fn what_listens_there_but_is_no_store_is_said() {
         }
     });
     let error = join(SHORT * 6);
-    assert!(error.to_string().contains("what listens there"), "{error}");
+    assert!(error.to_string().contains("not a bucketeer store"), "{error}");
     TcpStream::connect(&address).unwrap().write_all(b"!").unwrap();
     answering.join().unwrap();
     let error = join(SHORT);

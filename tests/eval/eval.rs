@@ -267,7 +267,7 @@ fn memory_that_nobody_wrote_is_nan_and_minus_one() {
 }
 
 #[test]
-fn sizes_are_numbers_to_reckon_with() {
+fn sizes_are_numbers_to_compute_with() {
     let text = "s = symbol hint=6\nx = input f32[2*s, 3]\na = aten.sym_size.int(x, 0)\nb = operator.floordiv(a, 4)\n\
                 c = torch.sym_max(operator.add(b, 1), 2)\ny = aten.view.default(x, [c, -1])\nk = aten.sym_numel.default(x)";
     let ranks = run(&format!("{text}\noutput(y, k)"));
@@ -461,7 +461,7 @@ fn all_to_all_sizes_must_agree_between_ranks() {
     let even = "x = input f32[4]\ny = wait(all_to_all(x, [3, 1], [3, 1], G:2))\noutput(y)";
     assert!(fails(even).contains("group rank 1 sends 3 rows to group rank 0, which wants 1"));
     let short = "x = input f32[4]\ny = wait(all_to_all(x, [2, 1], [2, 1], G:2))\noutput(y)";
-    assert!(fails(short).contains("are no parts of 4 rows"));
+    assert!(fails(short).contains("are not parts of 4 rows"));
 }
 
 #[test]

@@ -56,9 +56,9 @@ fn other_schema_versions_are_refused_with_what_is_supported() {
 fn faults_of_the_json_have_line_and_column() {
     for (old, new, what) in [
         ("{\"as_int\": 4}", "{\"as_int\": 4.5}", "invalid type: floating point `4.5`, expected i64"),
-        ("{\"as_int\": 4}", "{\"as_number\": 4}", "`as_number` is no kind of argument that schema 8 has"),
+        ("{\"as_int\": 4}", "{\"as_number\": 4}", "`as_number` is not a kind of argument that schema 8 has"),
         ("{\"as_int\": 4}", "{}", "an argument has one field, its kind"),
-        ("{\"as_scalar_type\": 13}", "{\"as_scalar_type\": 99}", "`99` is no code of this kind"),
+        ("{\"as_scalar_type\": 13}", "{\"as_scalar_type\": 99}", "`99` is not a code of this kind"),
         (
             "{\"as_tensor\": {\"name\": \"to\"}}, \"kind\"",
             "{\"as_tensor\": {\"name\": \"unborn\"}}, \"kind\"",

@@ -113,7 +113,7 @@ fn a_left_out_event_wait_shows_as_a_wrong_value_under_delay() {
     // The same for code that cannot be asked to leave one out.
     session.inject("cuStreamWaitEvent:1=skip");
     assert_eq!(produce_and_consume(&session, true), [0xcd; 4000]);
-    assert_eq!(session.violations(), [""; 0], "an order that is wrong is no misuse of memory");
+    assert_eq!(session.violations(), [""; 0], "an order that is wrong is not a misuse of memory");
 }
 
 /// A bucket in small: pack on one stream, the transfer on another, unpack on the first. `late` is 0 or 1, the stream

@@ -246,7 +246,7 @@ fn a_missing_library_is_an_error_with_the_places_tried() {
     assert!(load.source().is_some(), "the loader's reason");
     let text = std::env::temp_dir().join(format!("bucketeer-not-a-library-{}", std::process::id()));
     std::fs::write(&text, "text").unwrap();
-    let error = Driver::load(Some(&text)).err().expect("it is no library").to_string();
+    let error = Driver::load(Some(&text)).err().expect("it is not a library").to_string();
     std::fs::remove_file(&text).unwrap();
     assert!(error.contains("tried\n  ") && error.contains("file too short"), "{error}");
 }

@@ -337,7 +337,7 @@ fn calls_that_do_not_fit_are_refused_before_nccl_sees_them() {
         refused(comm.all_reduce(&stream, &eight, &four, DType::F32, sum), "the output has 1 elements; 2 are expected");
         refused(comm.all_gather(&stream, &eight, &eight, DType::F32), "the output has 2 elements; 4 are expected");
         refused(comm.reduce_scatter(&stream, &four, &four, DType::F32, sum), "the input has 1 elements; 2 are");
-        refused(comm.all_reduce(&stream, &four, &four, DType::F64, sum), "4 bytes, which are no whole float64");
+        refused(comm.all_reduce(&stream, &four, &four, DType::F64, sum), "4 bytes, which are not whole float64");
         refused(
             comm.broadcast(&stream, &four, &four, DType::F32, 2),
             "the root is rank 2, which is not below the size, 2",

@@ -4,7 +4,7 @@
 use bucketeer::ir::{DType, GlobalRank, ReduceOp};
 use bucketeer_comm::nccl::{NcclOptions, NcclRank};
 use bucketeer_comm::store::{MemoryStore, Store, StoreError};
-use bucketeer_comm::{Announced, Backend, BufferError, Call, CallOptions, CommError, Fate, Operands, Outline};
+use bucketeer_comm::{Announced, Backend, BufferError, Call, CallOptions, CallSignature, CommError, Fate, Operands};
 use kit::collective::ranks;
 use kit::fakegpu::session;
 use kit::nccl_threads::{LIMIT, Meet, flight_record, folder, options, reduce, run, words};
@@ -215,7 +215,7 @@ fn what_is_announced_again_and_again_does_not_fill_the_store() {
                 let context = driver.device(store.rank().0).unwrap().context().unwrap();
                 let rank = NcclRank::new(nccl, &context, store.clone(), options(NEVER_MS)).unwrap();
                 let group = rank.new_group("world", &ranks(2)).unwrap();
-                let calls = vec![Outline::of(&Call::barrier())];
+                let calls = vec![CallSignature::of(&Call::barrier())];
                 for _ in 0..100 {
                     rank.announce(&[Announced { group: group.clone(), calls: calls.clone() }]).unwrap();
                 }

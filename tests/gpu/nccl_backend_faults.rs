@@ -4,7 +4,7 @@
 use bucketeer::ir::{DType, GlobalRank, GroupRank, ReduceOp};
 use bucketeer_comm::nccl::{NcclOptions, NcclRank};
 use bucketeer_comm::store::MemoryStore;
-use bucketeer_comm::{Announced, Backend, Call, CallOptions, CommError, Fate, Group, Op, Operands, Outline};
+use bucketeer_comm::{Announced, Backend, Call, CallOptions, CallSignature, CommError, Fate, Group, Op, Operands};
 use kit::fakegpu::{Session, session};
 use kit::nccl_threads::{self, Meet, flight_record, folder, options, reduce, words};
 use std::time::Duration;
@@ -230,7 +230,7 @@ fn announced(rank: &NcclRank, group: &Group, elements: u64) -> Announced {
     let buffer = rank.arena(4 * elements).unwrap().buffer(0, 4 * elements).unwrap();
     let data = Operands::in_place(buffer, DType::F32);
     let call = Call::collective(Op::AllReduce(ReduceOp::Sum.into()), data);
-    Announced { group: group.clone(), calls: vec![Outline::of(&call)] }
+    Announced { group: group.clone(), calls: vec![CallSignature::of(&call)] }
 }
 
 #[test]
@@ -298,7 +298,7 @@ fn messages_are_announced_by_both_ends() {
             0 => Call::send(buffer(), DType::U8, GroupRank(1)),
             _ => Call::recv(buffer(), DType::U8, GroupRank(0)),
         };
-        Announced { group: world.clone(), calls: vec![Outline::of(&call)] }
+        Announced { group: world.clone(), calls: vec![CallSignature::of(&call)] }
     };
     let end = Meet::new(3);
     let errors = run(&session, 3, &options(20_000), |rank, world, _| {

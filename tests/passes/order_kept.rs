@@ -131,7 +131,7 @@ fn g_as_strided_reduce_and_g_sym_storage_offset_get_a_copy_out_of_the_bucket() {
         let before = read(file);
         let (after, said) = rewritten(&before);
         assert_eq!(launches(&after), 1, "{file}: {said:?}");
-        // What `as_strided` or `sym_storage_offset` is given is no view of the bucket.
+        // What `as_strided` or `sym_storage_offset` is given is not a view of the bucket.
         for &id in after.order() {
             let target = after.target_of(id);
             if target.contains("as_strided") || target.contains("storage_offset") {

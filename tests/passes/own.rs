@@ -98,7 +98,7 @@ fn what_a_rule_may_not_choose_is_refused_by_name() {
         refused(&capped(64, Some(1)), &[&["r0", "r1"]]),
         "policy `these` chose a bucket from `r0` on that does not fit the caps: 2 members are more than 1"
     );
-    // One member is no bucket, and nothing is not a fault.
+    // One member is not a bucket, and nothing is not a fault.
     assert_eq!(plan_of(&options, &[&["r0"], &[]]).unwrap().buckets, []);
 }
 

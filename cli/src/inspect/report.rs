@@ -20,7 +20,7 @@ pub struct CollectiveReport {
     pub depth: u32,
 }
 
-/// A call that communicates, or may, and is no collective.
+/// A call that communicates, or may, and is not a collective.
 #[derive(Debug, Serialize)]
 pub struct CommunicationReport {
     pub name: String,

@@ -11,7 +11,7 @@ pub fn bind_to_launcher() -> Result<(), String> {
     let Some(value) = std::env::var_os(LAUNCHER_VARIABLE) else { return Ok(()) };
     let launcher = value.to_str().and_then(|text| text.parse().ok()).and_then(Pid::from_raw);
     let Some(launcher) = launcher else {
-        return Err(format!("{LAUNCHER_VARIABLE}: `{}` is no process id", value.to_string_lossy()));
+        return Err(format!("{LAUNCHER_VARIABLE}: `{}` is not a process id", value.to_string_lossy()));
     };
     #[cfg(target_os = "linux")]
     rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))

@@ -142,7 +142,7 @@ fn tensor_rounding(a: &OutputTensor, b: &OutputTensor, ranks: u32) -> Option<f64
         if a.to_bits() == b.to_bits() || a.is_nan() && b.is_nan() {
             return Some(most);
         }
-        // Of what is no number on one side, or infinite, the quotient is none, and within no limit.
+        // Of what is not a number on one side, or infinite, the quotient is none, and within no limit.
         let off = (a - b).abs() / largest;
         (off <= limit).then(|| most.max(off))
     })

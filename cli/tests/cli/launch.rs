@@ -167,7 +167,7 @@ fn options_that_make_no_sense_are_refused() {
     folder.run("launch --nproc 1025 -- doctor").expect(2, &["1..=1024"]);
     folder.run("launch --nproc 2").expect(2, &["<COMMAND>"]);
     folder.run("launch --nproc 2 -- launch --nproc 2 -- doctor").expect(2, &["launch cannot be launched"]);
-    folder.run("launch --nproc 1 --master-addr 0.0.0.0 -- doctor").expect(2, &["is no address to connect to"]);
+    folder.run("launch --nproc 1 --master-addr 0.0.0.0 -- doctor").expect(2, &["is not an address to connect to"]);
     folder.run("launch --nproc 1 --master-addr 192.0.2.1 -- doctor").expect(2, &["does not have the address"]);
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let port = taken.local_addr().unwrap().port();
@@ -181,7 +181,7 @@ fn a_process_whose_launcher_is_gone_ends_at_once() {
     assert_eq!(ran.status.code(), Some(2));
     assert!(String::from_utf8_lossy(&ran.stderr).contains("process 1, is not this process's parent"));
     let ran = bucketeer("doctor").env("BUCKETEER_LAUNCHER", "x").output().unwrap();
-    assert_eq!(String::from_utf8_lossy(&ran.stderr), "error: BUCKETEER_LAUNCHER: `x` is no process id\n");
+    assert_eq!(String::from_utf8_lossy(&ran.stderr), "error: BUCKETEER_LAUNCHER: `x` is not a process id\n");
 }
 
 fn free_port() -> u16 {

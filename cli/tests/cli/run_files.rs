@@ -29,7 +29,7 @@ fn outputs_of_a_run_are_inputs_of_the_next() {
     folder.run("run first.bkt --outputs made{rank}.safetensors").expect(0, &[]);
     let ran = folder.run("run second.bkt --inputs made{rank}.safetensors --outputs end{rank}.safetensors").expect(
         0,
-        &["note: made0.safetensors: 1 tensor is no input of the graph: w.2", "note: made1.safetensors: 1 tensor"],
+        &["note: made0.safetensors: 1 tensor is not an input of the graph: w.2", "note: made1.safetensors: 1 tensor"],
     );
     assert!(ran.out().contains("2 outputs on each rank, equal bit for bit"), "{}", ran.out());
     let files =

@@ -4,7 +4,7 @@ use super::buffer::{Arena, BufferError};
 use super::call::{Call, Op, Operands, Reduction};
 use super::error::CommError;
 use super::group::Group;
-use super::outline::Outline;
+use super::signature::CallSignature;
 use super::work::{CallOptions, Work};
 #[cfg(feature = "nccl")]
 use bucketeer_cuda::Stream;
@@ -16,7 +16,7 @@ pub struct Announced {
     /// Where.
     pub group: Group,
     /// What.
-    pub calls: Vec<Outline>,
+    pub calls: Vec<CallSignature>,
 }
 
 /// One rank's handle on its groups.
@@ -107,7 +107,7 @@ pub trait Backend: Send + Sync {
     /// group is aborted if it is not broken yet.
     ///
     /// # Errors
-    /// [`CommError::Invalid`] when `failed` holds this rank or one that is no member, or is not what another rank gave.
+    /// [`CommError::Invalid`] when `failed` holds this rank or one that is not a member, or is not what another rank gave.
     fn shrink(&self, group: &Group, failed: &[GlobalRank]) -> Result<Group, CommError>;
 
     /// See [`Op::AllReduce`].

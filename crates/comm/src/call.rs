@@ -5,7 +5,7 @@
 
 use super::buffer::{Access, Buffer, BufferError, Holder, Lease};
 use super::group::Group;
-use super::outline::Described;
+use super::signature::Described;
 pub use bucketeer_types::Reduction;
 use bucketeer_types::{DType, GroupRank};
 use smallvec::SmallVec;

@@ -1,7 +1,7 @@
 //! Whether two ranks call the same.
 
 use super::call::Op;
-use super::outline::Described;
+use super::signature::Described;
 
 /// What differs between two ranks, and how each would put it.
 pub struct Difference {

@@ -14,7 +14,7 @@ use super::call::{Call, Op};
 use super::error::{CommError, Site};
 use super::group::Group;
 use super::lock;
-use super::outline::Described;
+use super::signature::Described;
 use super::work::{CallOptions, Completion, Work};
 use bucketeer_types::GlobalRank;
 use std::collections::HashMap;

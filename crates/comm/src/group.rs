@@ -21,7 +21,7 @@ impl Group {
     /// The group of `members`, for the member `rank` in a world of `world` ranks; `index` is the backend's own.
     ///
     /// # Errors
-    /// A text: a member is named twice or is not in the world, or `rank` is no member.
+    /// A text: a member is named twice or is not in the world, or `rank` is not a member.
     pub(super) fn new(
         name: &str,
         members: &[GlobalRank],
@@ -43,7 +43,7 @@ impl Group {
             Some(place) => {
                 Ok(Self { name: name.into(), members: members.into(), place: GroupRank(place as u32), index })
             }
-            None => Err(format!("rank {} is no member: the members are {}", rank.0, numbers(members))),
+            None => Err(format!("rank {} is not a member: the members are {}", rank.0, numbers(members))),
         }
     }
 
@@ -85,11 +85,11 @@ impl Group {
     /// Name and members of the group that is left without `failed`: `G`, then `G~1`, then `G~2`.
     ///
     /// # Errors
-    /// A text: a rank to leave out is no member, or is this one.
+    /// A text: a rank to leave out is not a member, or is this one.
     pub(super) fn without(&self, failed: &[GlobalRank]) -> Result<(String, Vec<GlobalRank>), String> {
         let members: HashSet<&GlobalRank> = self.members.iter().collect();
         if let Some(stranger) = failed.iter().find(|rank| !members.contains(rank)) {
-            return Err(format!("rank {} is to be left out, but is no member", stranger.0));
+            return Err(format!("rank {} is to be left out, but is not a member", stranger.0));
         }
         let failed: HashSet<&GlobalRank> = failed.iter().collect();
         let own = self.members[self.place()];

@@ -54,9 +54,9 @@ pub mod local;
 pub mod mpi;
 #[cfg(feature = "nccl")]
 pub mod nccl;
-mod outline;
 #[cfg(feature = "tcp")]
 pub mod rendezvous;
+mod signature;
 pub mod store;
 mod work;
 
@@ -65,7 +65,7 @@ pub use buffer::{ALIGN_BYTES, Arena, Buffer, BufferError, Holder, ReadGuard, Wri
 pub use call::{Call, Op, Operands, Reduction};
 pub use error::{CommError, Fate, Site};
 pub use group::Group;
-pub use outline::{Described, Outline};
+pub use signature::{CallSignature, Described};
 pub use work::{CallOptions, Completion, Work};
 
 use std::sync::{Mutex, MutexGuard, PoisonError};

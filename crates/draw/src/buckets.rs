@@ -58,7 +58,7 @@ pub struct Buckets {
     fates: Vec<Option<Fate>>,
 }
 
-/// Of what is no collective of the graph.
+/// Of what is not a collective of the graph.
 static NOT_LOOKED_AT: Fate = Fate::Alone(String::new());
 
 impl Buckets {

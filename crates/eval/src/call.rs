@@ -93,7 +93,7 @@ impl<'a> Call<'a> {
     /// The value of an argument; lists become tuples.
     ///
     /// # Errors
-    /// When it is no value.
+    /// When it is not a value.
     pub fn value(&self, arg: &Arg) -> Result<Value, Fault> {
         match arg {
             Arg::Operand(index) => {
@@ -188,7 +188,7 @@ impl<'a> Call<'a> {
     /// When they are something else or missing.
     pub fn sizes_arg(&self, arg: Option<&Arg>) -> Result<Vec<usize>, Fault> {
         let size = |size| {
-            let size: usize = usize::try_from(size).map_err(|_| Fault::misfit(format!("{size} is no size")))?;
+            let size: usize = usize::try_from(size).map_err(|_| Fault::misfit(format!("{size} is not a size")))?;
             if size > MAX_STRIDE { Err(Fault::misfit(format!("{size} is too large"))) } else { Ok(size) }
         };
         self.ints_arg(arg)?.into_iter().map(size).collect()

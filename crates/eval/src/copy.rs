@@ -1,4 +1,4 @@
-//! Operators that move elements, or convert them, without reckoning.
+//! Operators that move elements, or convert them, without computing.
 
 use super::call::{Call, Done, Layout};
 use super::create::one;

@@ -58,7 +58,7 @@ fn sized(call: &mut Call<'_>, dtype: DType, at: usize, fill: Fill) -> Done {
     if call.base.ends_with("empty_strided") {
         let strides = call.sizes_arg(call.arg(at + 1, &["stride"]))?;
         if strides.len() != sizes.len() || !is_injective(&sizes, &strides) {
-            return Err(Fault::misfit(format!("{strides:?} are no strides of {sizes:?}")));
+            return Err(Fault::misfit(format!("{strides:?} are not strides of {sizes:?}")));
         }
         call.rank.memory.room(dtype, count(&sizes))?;
         let bytes = elements(dtype, count(&sizes), fill);

@@ -159,7 +159,7 @@ fn expand(call: &Call<'_>, input: &Tensor) -> Done {
     let size = |(at, &size): (usize, &i64)| match usize::try_from(size) {
         Ok(size) => Ok(size),
         Err(_) if size == -1 && at >= new => Ok(input.sizes[at - new]),
-        Err(_) => Err(Fault::misfit(format!("{size} is no size"))),
+        Err(_) => Err(Fault::misfit(format!("{size} is not a size"))),
     };
     let sizes: Vec<usize> = asked.iter().enumerate().map(size).collect::<Result<_, _>>()?;
     tensor(input.expand(&sizes).map_err(Fault::Misfit)?)

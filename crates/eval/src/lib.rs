@@ -2,7 +2,7 @@
 //!
 //! **Values.** A tensor is dtype, sizes, strides and offset on a storage of bytes. Views share storages, so a write
 //! through one shows in all, as in PyTorch. The layout operators, casts, common arithmetic and the operators that
-//! PyTorch's bucketing adds have PyTorch's meaning; floats are reckoned in `f64` and rounded once. Any other operator is
+//! PyTorch's bucketing adds have PyTorch's meaning; floats are computed in `f64` and rounded once. Any other operator is
 //! a fixed mixing function of its target, arguments and operands' elements, with results of the stated types. Each
 //! result is held against its stated type.
 //!

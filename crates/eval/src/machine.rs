@@ -575,7 +575,7 @@ fn splits_of(call: &Call<'_>, tensor: &Tensor, ranks: usize) -> Result<Splits, F
     let splits = Splits { output: list(1, "output_split_sizes")?, input: list(2, "input_split_sizes")? };
     let total = |sizes: &[usize]| sizes.iter().fold(0usize, |sum, size| sum.saturating_add(*size));
     if total(&splits.input) != rows || splits.input.len() != ranks || splits.output.len() != ranks {
-        return Err(Fault::misfit(format!("{:?} are no parts of {rows} rows for {ranks} ranks", splits.input)));
+        return Err(Fault::misfit(format!("{:?} are not parts of {rows} rows for {ranks} ranks", splits.input)));
     }
     call.rank.memory.room(DType::U8, total(&splits.output))?;
     Ok(splits)

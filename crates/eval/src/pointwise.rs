@@ -1,4 +1,4 @@
-//! Element-by-element arithmetic, with broadcasting and PyTorch's promotion of dtypes. Floats are reckoned in `f64` and
+//! Element-by-element arithmetic, with broadcasting and PyTorch's promotion of dtypes. Floats are computed in `f64` and
 //! rounded once; integers wrap.
 
 use super::call::{Call, Done, Layout};

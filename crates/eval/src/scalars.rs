@@ -5,7 +5,7 @@ use super::memory::Fault;
 use super::symbols::{floor_div, modulo};
 use super::value::{Scalar, Value};
 
-/// Evaluates an operator that reads sizes or reckons with numbers.
+/// Evaluates an operator that reads sizes or computes with numbers.
 pub fn scalars(call: &mut Call<'_>) -> Done {
     match call.base {
         "sym_size" | "sym_numel" | "sym_stride" | "sym_storage_offset" | "size" | "numel" | "stride"

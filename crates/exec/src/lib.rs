@@ -55,7 +55,7 @@ use bucketeer::program::{
 };
 use bucketeer_comm::store::MAX_WORLD_SIZE;
 use bucketeer_comm::{
-    Announced, Backend, Buffer, BufferError, Call, CallOptions, CommError, Group, Op, Operands, Outline, Work,
+    Announced, Backend, Buffer, BufferError, Call, CallOptions, CallSignature, CommError, Group, Op, Operands, Work,
 };
 use bucketeer_eval::{EvalError, Output};
 use memory::Memory;
@@ -265,7 +265,7 @@ impl<'a> Executor<'a> {
             let ranges = |part: &Part| self.ranges(&step.node, part);
             let Calls { group, calls, .. } = self.calls(&step.node, collective, ranges)?;
             if !calls.is_empty() {
-                launches.push(Announced { group, calls: calls.iter().map(Outline::of).collect() });
+                launches.push(Announced { group, calls: calls.iter().map(CallSignature::of).collect() });
             }
         }
         self.backend.announce(&launches).map_err(|error| RunError::comm("what is going to be launched", error))

@@ -13,7 +13,7 @@ pub(super) struct Memory<'a> {
     buffers: Vec<Buffer>,
     /// This rank's place in each group.
     places: Vec<u64>,
-    /// Values that are no tensors.
+    /// Values that are not tensors.
     hosts: Vec<Option<Output>>,
     bytes: u64,
 }

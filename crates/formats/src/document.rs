@@ -373,7 +373,7 @@ impl Document {
             return losses;
         }
         if self.format() == Format::Export && to != Format::Export {
-            return vec!["weights, signature, and metadata of nodes that are no collectives".to_owned()];
+            return vec!["weights, signature, and metadata of nodes that are not collectives".to_owned()];
         }
         if to != Format::Fx || self.format() == Format::Fx {
             return Vec::new();
@@ -481,7 +481,7 @@ fn detect(bytes: &[u8]) -> Result<Format, ReadError> {
     Err(ReadError::UnknownForm { place: Place::of_byte(bytes, first) })
 }
 
-/// Whether the first line that is no comment looks like a statement of native text.
+/// Whether the first line that is not a comment looks like a statement of native text.
 fn begins_native(bytes: &[u8]) -> bool {
     let line = bytes.split(|&byte| byte == b'\n').map(<[u8]>::trim_ascii);
     let Some(line) = line.into_iter().find(|line| !line.is_empty() && !line.starts_with(b"#")) else { return true };

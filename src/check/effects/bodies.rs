@@ -77,7 +77,7 @@ fn summarize(reader: &Reader<'_>, graph: &Graph) -> Summary {
         for &index in &effects.writes {
             let Some(of) = operands.get(index as usize) else { continue };
             all.writes |= given[of.index()];
-            // What the module holds is no operand of the call.
+            // What the module holds is not an operand of the call.
             if held[of.index()] {
                 all.fence = Fence::Full;
             }

@@ -18,7 +18,7 @@ enum Undeclared {
     OnlyView,
     /// What it does is in no argument: gradients, storages of other tensors.
     Elsewhere,
-    /// Runs functions that the graph does not show, and leaves gradients in tensors that are no arguments.
+    /// Runs functions that the graph does not show, and leaves gradients in tensors that are not arguments.
     Anything,
 }
 use Undeclared::{Anything, Elsewhere, Hands, OnlyView, View, Writes};

@@ -19,12 +19,12 @@ impl Player<'_, '_, '_> {
         let args = graph.args_of(id);
         let (pick, called, given) = match (operator, &*args.positional) {
             _ if !args.keyword.is_empty() || !graph.target_of(id).starts_with("higher_order.") => {
-                return different("its node is no call of graphs that is followed");
+                return different("its node is not a call of graphs that is followed");
             }
             ("cond", [pick, called @ .., Arg::Tuple(given) | Arg::List(given)]) => (Some(pick), called, &**given),
             ("cond", [pick, called @ ..]) => (Some(pick), called, &[][..]),
             ("invoke_subgraph", [called, _, given @ ..]) => (None, std::slice::from_ref(called), given),
-            _ => return different("its node is no call of graphs that is followed"),
+            _ => return different("its node is not a call of graphs that is followed"),
         };
         if called.len() != run.bodies.len() || pick.is_some() != run.pick.is_some() || given.len() != run.given.len() {
             return different("its node is given another number of graphs or values");

@@ -99,7 +99,7 @@ impl Player<'_, '_, '_> {
         match (tensor, plain) {
             (Some(tensor), _) => Ok(tensor),
             (None, Err(halt)) => Err(halt),
-            (None, Ok(_)) => undecided("it moves what is no tensor"),
+            (None, Ok(_)) => undecided("it moves what is not a tensor"),
         }
     }
 
@@ -200,7 +200,7 @@ impl Player<'_, '_, '_> {
             }
             (&[written], Alias::Of(same)) if written == same => {
                 let Operand::Tensor(view) = &compute.operands[written as usize] else {
-                    return undecided("what it writes is no tensor");
+                    return undecided("what it writes is not a tensor");
                 };
                 self.contents.put(self.context, self.program, *view, self.walked.vals[id.index()])
             }
@@ -211,7 +211,7 @@ impl Player<'_, '_, '_> {
                 };
                 for (&written, part) in writes.iter().zip(parts) {
                     let Operand::Tensor(view) = &compute.operands[written as usize] else {
-                        return undecided("what it writes is no tensor");
+                        return undecided("what it writes is not a tensor");
                     };
                     let val = match self.context.value(part) {
                         Value::Tensor(_) => part,
@@ -259,7 +259,7 @@ impl Player<'_, '_, '_> {
                     let context = &*self.context;
                     self.hosts.retain(|_, val| matches!(context.value(*val), Value::Int(_)));
                 }
-                _ => return undecided("what it writes is no tensor"),
+                _ => return undecided("what it writes is not a tensor"),
             }
         }
         Ok(())

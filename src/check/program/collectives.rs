@@ -20,7 +20,7 @@ impl Player<'_, '_, '_> {
             let (_, operator, _) = split_target(self.graph.text(target));
             return self.call_launch(id, operator, collective);
         }
-        let Op::Collective(wanted) = node else { return different("its node is no collective") };
+        let Op::Collective(wanted) = node else { return different("its node is not a collective") };
         if wanted.group.index() != collective.group as usize {
             return different("its node is a collective of another group");
         }

@@ -187,7 +187,7 @@ impl Contents {
         val: Val,
     ) -> Play {
         let Some(value) = context.tensor(val).cloned() else {
-            return different(format!("`{}` is written with what is no tensor", program.show_view(view)));
+            return different(format!("`{}` is written with what is not a tensor", program.show_view(view)));
         };
         let shape = layout.shape.iter().map(|&size| int(size));
         if value.dtype != layout.dtype || !shape.eq(value.shape.iter().cloned()) {

@@ -1,9 +1,9 @@
 //! What ranks of an all-to-all send to one another, and what they take.
 
-use super::{Launch, RankFault, Team};
+use super::{Launch, RankFault, ReplicaGroup};
 use crate::ir::{Arg, CollectiveKind, Graph, NodeId, TensorType};
 
-/// Elements that one rank exchanges with each rank of its team, by their places there; `None` where not known.
+/// Elements that one rank exchanges with each rank of its replica group, by their places there; `None` where not known.
 struct Exchange {
     sends: Vec<Option<u64>>,
     takes: Vec<Option<u64>>,
@@ -58,14 +58,18 @@ fn likely_size(graph: &Graph, size: NodeId) -> Option<u64> {
     }
 }
 
-/// The first all-to-all of a team in which a rank sends another one more or less than that one takes.
-pub(super) fn first_mismatch(graphs: &[&Graph], team: &Team, sequences: &[Vec<NodeId>]) -> Option<RankFault> {
+/// The first all-to-all of a replica group in which a rank sends another one more or less than that one takes.
+pub(super) fn first_mismatch(
+    graphs: &[&Graph],
+    replica_group: &ReplicaGroup,
+    sequences: &[Vec<NodeId>],
+) -> Option<RankFault> {
     let launches = sequences.first().map_or(0, Vec::len);
     (0..launches).find_map(|position| {
         let exchange = |(sequence, &rank): (&Vec<NodeId>, &u32)| {
-            Exchange::of(graphs[rank as usize], *sequence.get(position)?, team.ranks.len())
+            Exchange::of(graphs[rank as usize], *sequence.get(position)?, replica_group.ranks.len())
         };
-        let all: Vec<Exchange> = sequences.iter().zip(&team.ranks).map(exchange).collect::<Option<_>>()?;
+        let all: Vec<Exchange> = sequences.iter().zip(&replica_group.ranks).map(exchange).collect::<Option<_>>()?;
         let pairs = (0..all.len()).flat_map(|from| (0..all.len()).map(move |to| (from, to)));
         let differs = |&(from, to): &(usize, usize)| {
             let (sent, taken) = (all[from].sends[to], all[to].takes[from]);
@@ -73,15 +77,15 @@ pub(super) fn first_mismatch(graphs: &[&Graph], team: &Team, sequences: &[Vec<No
         };
         let (from, to) = pairs.into_iter().find(differs)?;
         let launch = |place: usize, what: String| {
-            let (rank, id) = (team.ranks[place], sequences[place][position]);
+            let (rank, id) = (replica_group.ranks[place], sequences[place][position]);
             Launch { rank, node: Some(graphs[rank as usize].name_of(id).to_owned()), what }
         };
         let number = |elements: Option<u64>| elements.unwrap_or_default();
         let (sent, taken) = (number(all[from].sends[to]), number(all[to].takes[from]));
-        let sends = format!("sends rank {} {sent} elements", team.ranks[to]);
-        let takes = format!("takes {taken} from rank {}", team.ranks[from]);
+        let sends = format!("sends rank {} {sent} elements", replica_group.ranks[to]);
+        let takes = format!("takes {taken} from rank {}", replica_group.ranks[from]);
         Some(RankFault::Mismatch {
-            team: team.name.clone(),
+            replica_group: replica_group.name.clone(),
             position,
             left: launch(from, sends),
             right: launch(to, takes),

@@ -29,7 +29,7 @@ const WRITES: &[(&str, &str, &[&str], &str)] = &[
 ];
 
 /// Operators that may do anything, for they run what the graph does not show: functions that others registered, on tensors
-/// that are no arguments. Their results are in `.grad` of leaves.
+/// that are not arguments. Their results are in `.grad` of leaves.
 const ANYTHING: &[(&str, &str)] = &[("aten", "backward"), ("aten", "_backward")];
 
 /// Operators whose result may be an argument's memory, though the schema gives it memory of its own: operator, parameters,

@@ -108,7 +108,7 @@ const VIEWS: &[(&str, ViewKind)] = &[
 /// Namespaces whose names mean what PyTorch means by them: `mylib.cat` is called, whatever it is.
 pub const TORCH_NAMESPACES: &[&str] = &["", "aten", "prims", "torch", "operator", "_operator", "method"];
 
-/// What the operator of a name shows of its operand, in a namespace of PyTorch's; `None` for what is no view that is
+/// What the operator of a name shows of its operand, in a namespace of PyTorch's; `None` for what is not a view that is
 /// followed.
 #[must_use]
 pub fn view_kind(name: &str) -> Option<ViewKind> {

@@ -80,7 +80,7 @@ fn form_of(word: &str) -> Option<Form> {
 const UNDEFINED: &str = "a value defined before";
 
 /// Whether a word may stand for itself among positional arguments: dotted words (`torch.strided`) and odd numbers can be
-/// no values, so they are no slips of the pen.
+/// no values, so they are not slips of the pen.
 pub(super) fn stands_alone(word: &str) -> bool {
     word.contains('.') || matches!(word.trim_start_matches('-'), "inf" | "nan")
 }

@@ -3,8 +3,8 @@
 //! Each node's value is in one storage or several; a view shares those of its operand, or a span of the one. A collective
 //! makes the storages of its result pending, and a wait on any view of them makes them valid. One walk in program order.
 
-use super::{NodeName, VerifyError};
 use super::spans::{Pending, Span};
+use super::{NodeName, VerifyError};
 use crate::ir::effects::EffectTable;
 use crate::ir::entities::NodeId;
 use crate::ir::graph::Graph;

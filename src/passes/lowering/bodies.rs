@@ -72,12 +72,12 @@ impl<'g> Walk<'g> {
             Arg::Operand(index) => {
                 match self.graph.operands(id).get(*index as usize).map(|&operand| self.value(operand)) {
                     Some(value @ (Value::Tensor(_) | Value::Int(_) | Value::Host(_))) => Ok(self.operand(value)),
-                    _ => Err("it is given what is no tensor and no number".to_owned()),
+                    _ => Err("it is given what is neither a tensor nor a number".to_owned()),
                 }
             }
             Arg::Int(value) => Ok(Operand::Int(*value)),
             Arg::Bool(value) => Ok(Operand::Int(i64::from(*value))),
-            _ => Err("it is given what is no tensor and no number".to_owned()),
+            _ => Err("it is given what is neither a tensor nor a number".to_owned()),
         }
     }
 

@@ -375,7 +375,7 @@ impl Walk<'_> {
                 };
                 let peer = graph.args_of(id).positional.get(1).and_then(|arg| self.int(id, arg));
                 let Some(peer) = peer.and_then(|peer| u32::try_from(peer).ok()) else {
-                    return refuse(graph, id, "its second argument is no rank");
+                    return refuse(graph, id, "its second argument is not a rank");
                 };
                 let Some(&operand) = graph.operands(id).first() else {
                     return refuse(graph, id, "it takes no tensor");

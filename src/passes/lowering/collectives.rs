@@ -266,7 +266,7 @@ impl Walk<'_> {
             Some(Arg::Int(_)) => (0u32..).zip(list).map(|(from, to)| Some((from, rank(to)?))).collect(),
             _ => list.iter().map(pair).collect(),
         };
-        pairs.map_or_else(|| refuse(self.graph, id, "its pairs are no ranks of the group"), Ok)
+        pairs.map_or_else(|| refuse(self.graph, id, "its pairs are not ranks of the group"), Ok)
     }
 
     /// The result of a collective over one rank, or of no bytes: a copy, so that its memory is its own.

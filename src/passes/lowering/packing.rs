@@ -91,7 +91,7 @@ impl Walk<'_> {
             }
             let Some(segment) = self.member_segment(number, nth as u32) else {
                 let name = self.graph.name_of(member.node).to_owned();
-                return refuse(self.graph, node, format!("`{name}` is no tensor of known size"));
+                return refuse(self.graph, node, format!("`{name}` is not a tensor of known size"));
             };
             self.report.packed += 1;
             moves.segments.push(segment);

@@ -140,7 +140,7 @@ impl<'g> Walk<'g> {
     pub fn tensor(&self, id: NodeId, from: NodeId) -> Result<View, LowerError> {
         match self.value(from) {
             Value::Tensor(view) => Ok(view),
-            _ => refuse(self.graph, id, format!("`{}` is no tensor of known size", self.graph.name_of(from))),
+            _ => refuse(self.graph, id, format!("`{}` is not a tensor of known size", self.graph.name_of(from))),
         }
     }
 

@@ -1,9 +1,9 @@
-//! The graphs of all ranks as one: the nth launch of a team is one node.
+//! The graphs of all ranks as one: the nth launch of a replica group is one node.
 
 use super::super::bucketing::{BucketKey, Reason, View, collective_bytes};
 use super::super::order::{Adjusted, Reordering, Slots};
 use super::super::select::{Candidate, Outcome, PlanGraph, Refusal, Selection};
-use super::teams::Teams;
+use super::replica_groups::ReplicaGroups;
 use super::{LaunchAt, TogetherError};
 use crate::ir::communication::{self, Launch, Launches};
 use crate::ir::{Dependencies, Graph, GroupId, NodeId, RegionId};
@@ -20,7 +20,7 @@ pub(super) struct Pairing {
     parts: Vec<(u32, u32)>,
 }
 
-/// A team whose ranks are arriving at a launch.
+/// A replica group whose ranks are arriving at a launch.
 #[derive(Clone, Default)]
 struct Meeting {
     /// Those that are there, with their slots.
@@ -30,18 +30,18 @@ struct Meeting {
 }
 
 impl Pairing {
-    /// Plays all ranks: each runs until it launches something, and waits there for its team.
+    /// Plays all ranks: each runs until it launches something, and waits there for its replica group.
     pub(super) fn of(
         graphs: &[&Graph],
         orders: &[Dependencies],
-        teams: &Teams,
+        replica_groups: &ReplicaGroups,
         after: Option<&'static str>,
     ) -> Result<Self, TogetherError> {
         let slots: usize = orders.iter().map(Slots::count).sum();
         let number = orders.iter().map(|order| vec![0; order.count()]).collect();
         let mut pairing = Self { number, starts: Vec::with_capacity(slots + 1), parts: Vec::with_capacity(slots) };
         let mut at = vec![0usize; graphs.len()];
-        let mut meetings = vec![Meeting::default(); teams.list.len()];
+        let mut meetings = vec![Meeting::default(); replica_groups.list.len()];
         let launches: Vec<Launches<'_>> = graphs.iter().map(|graph| Launches::of(graph)).collect();
         let mut ready: VecDeque<usize> = (0..graphs.len()).collect();
         while let Some(rank) = ready.pop_front() {
@@ -51,16 +51,18 @@ impl Pairing {
                     at[rank] += 1;
                     continue;
                 };
-                let team = teams.team(rank, group).expect("all groups that are launched in have teams");
-                let meeting = &mut meetings[team];
+                let replica_group = replica_groups
+                    .replica_group(rank, group)
+                    .expect("all groups that are launched in have replica_groups");
+                let meeting = &mut meetings[replica_group];
                 meeting.arrived.push((rank as u32, slot as u32));
-                if meeting.arrived.len() < teams.list[team].ranks.len() {
+                if meeting.arrived.len() < replica_groups.list[replica_group].ranks.len() {
                     break;
                 }
                 let mut met = std::mem::take(&mut meeting.arrived);
                 met.sort_unstable();
                 same_launch(graphs, orders, &met).map_err(|(left, right)| TogetherError::Differ {
-                    group: teams.list[team].name.clone(),
+                    group: replica_groups.list[replica_group].name.clone(),
                     position: meeting.position,
                     left,
                     right,
@@ -80,17 +82,17 @@ impl Pairing {
         let stuck = (0..graphs.len()).find(|&rank| at[rank] < orders[rank].count());
         let Some(rank) = stuck else { return Ok(pairing) };
         let node = orders[rank].node(at[rank]).expect("only launches are waited at");
-        let team = match launches[rank].get(node) {
-            Some(Launch::In(group)) => teams.team(rank, group),
+        let replica_group = match launches[rank].get(node) {
+            Some(Launch::In(group)) => replica_groups.replica_group(rank, group),
             Some(Launch::Unknown(_)) | None => None,
         };
-        let team = team.expect("only launches of teams are waited at");
-        let arrived = |member: u32| meetings[team].arrived.iter().any(|&(rank, _)| rank == member);
-        let missing = teams.list[team].ranks.iter().copied().find(|&member| !arrived(member));
+        let replica_group = replica_group.expect("only launches of replica_groups are waited at");
+        let arrived = |member: u32| meetings[replica_group].arrived.iter().any(|&(rank, _)| rank == member);
+        let missing = replica_groups.list[replica_group].ranks.iter().copied().find(|&member| !arrived(member));
         Err(TogetherError::Stuck {
             rank,
             node: graphs[rank].name_of(node).to_owned(),
-            group: teams.list[team].name.clone(),
+            group: replica_groups.list[replica_group].name.clone(),
             missing: missing.unwrap_or_default(),
             after,
         })
@@ -261,7 +263,7 @@ impl<'a> Joint<'a> {
                 own.buckets.push(slots);
             }
         }
-        // Members of a bucket have one team, so whoever takes part in one takes part in the other.
+        // Members of a bucket have one replica group, so whoever takes part in one takes part in the other.
         let slot = |number: usize| self.slot(rank, number).unwrap_or_default();
         let refusal = |refusal: Refusal| match refusal {
             Refusal::CapReached { other } => Refusal::CapReached { other: slot(other) },

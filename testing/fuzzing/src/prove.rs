@@ -193,7 +193,7 @@ impl Case {
         for settings in settings {
             match self.compare(&damaged, settings) {
                 Ok(differences) if differences.is_empty() => {}
-                // Strides are no part of a value.
+                // Strides are not part of a value.
                 Ok(differences) if equal && differences.iter().all(says_strides) => differs = true,
                 Ok(differences) if equal => panic!("{}", say(&format!("proven, and differs: {}", list(&differences)))),
                 Err(error) if equal && !is_undefined(&error) => {

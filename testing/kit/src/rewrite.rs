@@ -111,7 +111,7 @@ impl Rewritten {
         print(&self.graph)
     }
 
-    /// The lines of the new graph from the first node on that is no input.
+    /// The lines of the new graph from the first node on that is not an input.
     pub fn body(&self) -> String {
         let keep = |line: &&str| {
             !line.contains(" = input ") && !line.starts_with("group ") && !line.starts_with("graph ") && *line != "}"

@@ -5,7 +5,7 @@ use bucketeer::ir::{DType, GlobalRank, GroupRank, ReduceOp};
 use bucketeer_comm::nccl::{NcclOptions, NcclRank};
 use bucketeer_comm::store::Store;
 use bucketeer_comm::{
-    Announced, Backend, Buffer, Call, CallOptions, CommError, Fate, Group, Op, Operands, Outline, Work,
+    Announced, Backend, Buffer, Call, CallOptions, CallSignature, CommError, Fate, Group, Op, Operands, Work,
 };
 use bucketeer_cuda::Driver;
 use bucketeer_cuda::nccl::Nccl;
@@ -178,7 +178,7 @@ impl Player<'_> {
         if self.plan.announced {
             let announced = |(_, step): &(usize, Step)| {
                 let (calls, _) = self.calls(step, group(step), Fault::Nothing);
-                Announced { group: group(step).clone(), calls: calls.iter().map(Outline::of).collect() }
+                Announced { group: group(step).clone(), calls: calls.iter().map(CallSignature::of).collect() }
             };
             self.rank.announce(&steps.iter().map(announced).collect::<Vec<_>>())?;
         }

@@ -102,7 +102,7 @@ floats! { f32 f64 }
 
 macro_rules! halves {
     ($($name:ident $widen:ident $narrow:ident;)*) => {$(
-        /// A float of two bytes, reckoned with as `f32` and rounded at each store.
+        /// A float of two bytes, computed with as `f32` and rounded at each store.
         #[derive(Clone, Copy)]
         pub struct $name(f32);
 

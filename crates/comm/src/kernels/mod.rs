@@ -125,7 +125,7 @@ fn divide<T: Chunks>(ranks: u32, acc: &mut [u8]) {
     T::map(acc, |value| value.over(ranks));
 }
 
-/// Slices of bytes as elements; a rest that is no whole element is left alone.
+/// Slices of bytes as elements; a rest that is not a whole element is left alone.
 trait Chunks: Element {
     fn zip(acc: &mut [u8], other: &[u8], step: impl Fn(Self, Self) -> Self);
     fn map(acc: &mut [u8], step: impl Fn(Self) -> Self);

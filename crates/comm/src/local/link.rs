@@ -43,11 +43,11 @@ const COPY_BYTES_PER_S: f64 = 6.7e9;
 pub fn worthwhile_member_bytes(link: Option<&Link>) -> u64 {
     let alpha_s = link.map_or(0.0, |link| link.alpha.as_secs_f64());
     let bytes = (CALL_S + alpha_s) * COPY_BYTES_PER_S / 2.0;
-    // Whole KiB read better, and say that this is no exact number.
+    // Whole KiB read better, and say that this is not an exact number.
     (bytes / 1024.0) as u64 * 1024
 }
 
-/// Why a text is no link.
+/// Why a text is not a link.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{part}` is not part of a link: {expected}; a link is written `alpha=20us,beta=10GB/s`")]
 pub struct LinkError {

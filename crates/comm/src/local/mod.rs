@@ -51,7 +51,7 @@ use super::error::{CommError, Fate, Site};
 use super::group::Group;
 use super::lock;
 use super::work::{CallOptions, Work};
-use crate::outline::Described;
+use crate::signature::Described;
 use bucketeer_types::GlobalRank;
 use meeting::{Lane, Meeting};
 use round::Post;

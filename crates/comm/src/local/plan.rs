@@ -9,7 +9,7 @@
 use crate::buffer::Buffer;
 use crate::call::{Call, Op};
 use crate::kernels;
-use crate::outline::Described;
+use crate::signature::Described;
 use std::ops::Range;
 
 /// Bytes of a tile, counted once however many ranks read or write it.

@@ -20,7 +20,7 @@ use crate::call::{Call, Op};
 use crate::compare::{Difference, Side, difference};
 use crate::error::{CommError, Site};
 use crate::lock;
-use crate::outline::Described;
+use crate::signature::Described;
 use bucketeer_types::GlobalRank;
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicU8, Ordering};

@@ -54,7 +54,7 @@ use super::call::{Call, Op};
 use super::error::{CommError, Fate, Site};
 use super::group::Group;
 use super::lock;
-use super::outline::Described;
+use super::signature::Described;
 use super::work::{CallOptions, Work};
 use bucketeer_types::GlobalRank;
 use flight::Post;

@@ -10,7 +10,7 @@
 use super::span::{Hold, Span, Spans, Sum};
 use crate::buffer::{Arena, BufferError};
 use crate::call::{Call, Op, Reduction};
-use crate::outline::Described;
+use crate::signature::Described;
 use bucketeer_types::DType;
 use std::sync::Arc;
 

@@ -2,7 +2,7 @@
 
 use super::bytes::{Malformed, Reader, Writer};
 use crate::call::{Call, Op, Reduction};
-use crate::outline::Described;
+use crate::signature::Described;
 use bucketeer_types::{DType, ReduceOp};
 
 /// Names of ops, by their number in notes.

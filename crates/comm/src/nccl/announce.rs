@@ -14,7 +14,7 @@ use crate::call::Op;
 use crate::compare::{Side, difference};
 use crate::error::CommError;
 use crate::lock;
-use crate::outline::{Described, Outline};
+use crate::signature::{CallSignature, Described};
 use crate::store::MAX_VALUE_BYTES;
 use bucketeer_types::GlobalRank;
 use serde::{Deserialize, Serialize};
@@ -27,7 +27,7 @@ use std::sync::atomic::Ordering;
 struct Step {
     group: String,
     /// Sends and receives between the two are told by their sender.
-    calls: Vec<Outline>,
+    calls: Vec<CallSignature>,
     pairs: Vec<(u32, u32, u64)>,
 }
 
@@ -151,7 +151,7 @@ fn steps(shared: &Shared, launches: &[Announced]) -> Vec<Step> {
         let mut step = Step { group: group.name().to_owned(), calls: Vec::new(), pairs: Vec::new() };
         for call in &launch.calls {
             match (call.op(), call.op().peer()) {
-                (_, None) => step.calls.push(Outline::of(call)),
+                (_, None) => step.calls.push(CallSignature::of(call)),
                 (op, Some(peer)) if shared.pair.is_some() && group.global(peer) == shared.pair => {
                     let (from, to) = if matches!(op, Op::Send { .. }) { (own, peer.0) } else { (peer.0, own) };
                     step.pairs.push((from, to, call.input_bytes().max(call.output_bytes())));
@@ -170,7 +170,7 @@ fn steps(shared: &Shared, launches: &[Announced]) -> Vec<Step> {
 
 /// Without what may differ between ranks of one and the same collective: how an all-to-all is split.
 fn digestible(mut step: Step) -> Step {
-    step.calls = step.calls.into_iter().map(Outline::without_splits).collect();
+    step.calls = step.calls.into_iter().map(CallSignature::without_splits).collect();
     step
 }
 

@@ -7,7 +7,7 @@ use super::verdict::{Launch, Place, Report, Verdict};
 use crate::call::{Call, Op};
 use crate::error::{CommError, Fate, Site};
 use crate::group::{Group, numbers};
-use crate::outline::{Described, Outline};
+use crate::signature::{CallSignature, Described};
 use crate::{BufferError, lock};
 use bucketeer_cuda::nccl::{Comm, NcclError, NcclResult};
 use bucketeer_cuda::{CudaError, Event, Stream};
@@ -211,11 +211,11 @@ impl Channel {
     }
 
     /// Numbers launches: the collectives among the calls are one, each send and receive is one between its two ranks.
-    pub fn number(&self, calls: &[Prepared]) -> Vec<(Place, Vec<Outline>)> {
+    pub fn number(&self, calls: &[Prepared]) -> Vec<(Place, Vec<CallSignature>)> {
         let mut state = lock(&self.state);
         let calls = calls.iter().map(|prepared| &prepared.call);
-        let collectives: Vec<Outline> =
-            calls.clone().filter(|call| call.op().peer().is_none()).map(Outline::of).collect();
+        let collectives: Vec<CallSignature> =
+            calls.clone().filter(|call| call.op().peer().is_none()).map(CallSignature::of).collect();
         let mut places = Vec::new();
         if let Some(first) = collectives.first() {
             let op = if collectives.len() == 1 { first.op().name() } else { "coalesced" };
@@ -231,7 +231,7 @@ impl Channel {
             let pair = if sends { (own, peer.0) } else { (peer.0, own) };
             places.push((
                 Place { op: call.op().name().to_owned(), seq: *next, pair: Some(pair) },
-                vec![Outline::of(call)],
+                vec![CallSignature::of(call)],
             ));
             *next += 1;
         }
@@ -239,7 +239,7 @@ impl Channel {
     }
 
     /// Notes launches in the flight record.
-    pub fn record(&self, places: &[(Place, Vec<Outline>)]) -> Vec<u64> {
+    pub fn record(&self, places: &[(Place, Vec<CallSignature>)]) -> Vec<u64> {
         let mut record = lock(&self.record);
         places.iter().map(|(place, calls)| record.launched(self.name(), place.seq, place.pair, calls)).collect()
     }

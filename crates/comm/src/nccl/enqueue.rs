@@ -8,7 +8,7 @@ use super::ticket::{Held, Return, Scratch};
 use crate::buffer::{Access, Buffer, BufferError, Holder};
 use crate::call::{Call, Op, Reduction};
 use crate::group::Group;
-use crate::outline::Described;
+use crate::signature::Described;
 use bucketeer_cuda::nccl::expect_reducible;
 use bucketeer_cuda::nccl::{Comm, Nccl, NcclError};
 use bucketeer_cuda::{Context, CudaError, DeviceBuffer};

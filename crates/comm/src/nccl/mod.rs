@@ -29,7 +29,7 @@ use crate::backend::{Announced, Backend};
 use crate::call::Call;
 use crate::error::{CommError, Fate, Site};
 use crate::group::Group;
-use crate::outline::Described;
+use crate::signature::Described;
 use crate::store::Store;
 use crate::work::{CallOptions, Work};
 use crate::{BLOCK_OPEN, NO_BLOCK, WAIT_IN_BLOCK, lock};

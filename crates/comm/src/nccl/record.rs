@@ -1,7 +1,7 @@
 //! The last calls of a rank, kept in case one of them fails.
 
 use super::verdict::Verdict;
-use crate::outline::Outline;
+use crate::signature::CallSignature;
 use bucketeer_types::GlobalRank;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
@@ -37,7 +37,7 @@ pub struct Entry {
     /// Group ranks of sender and receiver, for these.
     pub pair: Option<(u32, u32)>,
     /// One, or those of a coalescing block.
-    pub calls: Vec<Outline>,
+    pub calls: Vec<CallSignature>,
     /// How many there were.
     pub of: usize,
     launched_us: u64,
@@ -68,7 +68,7 @@ impl FlightRecord {
     }
 
     /// Notes a launch; the number is for [`end`](Self::end).
-    pub fn launched(&mut self, group: Arc<str>, seq: u64, pair: Option<(u32, u32)>, calls: &[Outline]) -> u64 {
+    pub fn launched(&mut self, group: Arc<str>, seq: u64, pair: Option<(u32, u32)>, calls: &[CallSignature]) -> u64 {
         if self.entries.len() == MOST_ENTRIES {
             self.entries.pop_front();
             self.first += 1;
@@ -169,7 +169,7 @@ mod tests {
     #[test]
     fn the_oldest_calls_give_way_and_late_ends_of_them_are_no_matter() {
         let mut record = FlightRecord::new(GlobalRank(1));
-        let outline = [Outline::of(&Call::barrier())];
+        let outline = [CallSignature::of(&Call::barrier())];
         let first = record.launched("g".into(), 0, None, &outline);
         let numbers: Vec<u64> = (1..=256).map(|seq| record.launched("g".into(), seq, Some((0, 1)), &outline)).collect();
         record.end(first, true);
@@ -185,7 +185,7 @@ mod tests {
     #[test]
     fn what_is_written_says_who_is_at_fault() {
         let mut record = FlightRecord::new(GlobalRank(1));
-        let call = Outline::of(&Call::send(
+        let call = CallSignature::of(&Call::send(
             crate::Arena::new(8).unwrap().buffer(0, 8).unwrap(),
             DType::F32,
             bucketeer_types::GroupRank(0),

@@ -5,7 +5,7 @@
 
 use crate::compare::{Side, difference};
 use crate::error::{CommError, Fate, Site};
-use crate::outline::{Described, Outline};
+use crate::signature::{CallSignature, Described};
 use bucketeer_types::GlobalRank;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -104,14 +104,14 @@ mod fate {
     pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Fate, D::Error> {
         let word = String::deserialize(deserializer)?;
         let found = WORDS.iter().find(|(_, known)| *known == word);
-        found.map(|(fate, _)| *fate).ok_or_else(|| D::Error::custom(format!("`{word}` is no fate")))
+        found.map(|(fate, _)| *fate).ok_or_else(|| D::Error::custom(format!("`{word}` is not a fate")))
     }
 }
 
 /// What takes place before all launches.
 pub const CONNECT: &str = "connect";
 
-/// The word for an op, or for what is no op.
+/// The word for an op, or for what is not an op.
 fn known_op(name: &str) -> &'static str {
     const KNOWN: [&str; 12] = [
         "all_reduce",
@@ -208,7 +208,7 @@ pub struct Report {
 pub struct Launch {
     pub seq: u64,
     pub pair: Option<(u32, u32)>,
-    pub calls: Vec<Outline>,
+    pub calls: Vec<CallSignature>,
     /// How many there were; those above a limit are not kept.
     pub of: usize,
 }
@@ -357,10 +357,10 @@ mod tests {
     use crate::{Arena, Call, Op, Operands};
     use bucketeer_types::DType;
 
-    fn gather(bytes: u64) -> Outline {
+    fn gather(bytes: u64) -> CallSignature {
         let arena = Arena::new(64).unwrap();
         let part = |bytes| arena.buffer(0, bytes).unwrap();
-        Outline::of(&Call::collective(Op::AllGather, Operands::new(part(bytes), part(2 * bytes), DType::F32)))
+        CallSignature::of(&Call::collective(Op::AllGather, Operands::new(part(bytes), part(2 * bytes), DType::F32)))
     }
 
     fn report(launches: &[u64]) -> Report {
@@ -414,7 +414,7 @@ mod tests {
     #[test]
     fn the_two_ends_of_a_message_agree_unless_it_has_two_lengths() {
         let end = |call: &Call| {
-            let launch = Launch { seq: 0, pair: Some((1, 0)), calls: vec![Outline::of(call)], of: 1 };
+            let launch = Launch { seq: 0, pair: Some((1, 0)), calls: vec![CallSignature::of(call)], of: 1 };
             Some(Report { recent: vec![launch], ..Report::default() })
         };
         let part = |bytes| Arena::new(64).unwrap().buffer(0, bytes).unwrap();

@@ -75,7 +75,7 @@ impl Rendezvous {
     /// What the environment says; `None` when it says nothing, which is a world of one.
     ///
     /// # Errors
-    /// [`StoreError::Environment`], with the variable: one is missing that belongs to others, is no number, or
+    /// [`StoreError::Environment`], with the variable: one is missing that belongs to others, is not a number, or
     /// contradicts another.
     pub fn from_env() -> Result<Option<Self>, StoreError> {
         Self::from_variables(|name| std::env::var_os(name))

@@ -22,7 +22,7 @@ pub(super) fn first_host(variables: &Variables<'_>, launcher: Launcher) -> Resul
         if let Some(list) = variables.text(name)? {
             let host = first_of_list(&list);
             return host
-                .ok_or_else(|| wrong(name, format!("`{list}` is no list of machines like `node[01-04,07],other`")));
+                .ok_or_else(|| wrong(name, format!("`{list}` is not a list of machines like `node[01-04,07],other`")));
         }
     }
     let reason = "is not set, nor is MASTER_ADDR; set one of them to where rank 0 is".to_owned();
@@ -75,7 +75,7 @@ pub(super) fn tasks_here(variables: &Variables<'_>) -> Result<Option<u32>, Store
     for name in ["SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE"] {
         if let (Some(list), Some(node)) = (variables.text(name)?, variables.number("SLURM_NODEID")?) {
             let tasks = tasks_of(&list, node);
-            let reason = || format!("`{list}` is no list like `4(x2),3` that has machine {node}");
+            let reason = || format!("`{list}` is not a list like `4(x2),3` that has machine {node}");
             return tasks.map(Some).ok_or_else(|| wrong(name, reason()));
         }
     }

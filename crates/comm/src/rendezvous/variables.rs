@@ -31,7 +31,8 @@ impl<'a> Variables<'a> {
 
     pub fn number(&self, name: &str) -> Result<Option<u32>, StoreError> {
         let Some(text) = self.text(name)? else { return Ok(None) };
-        let number = text.parse().map_err(|_| wrong(name, format!("`{text}` is no number from 0 to {}", u32::MAX)))?;
+        let number =
+            text.parse().map_err(|_| wrong(name, format!("`{text}` is not a number from 0 to {}", u32::MAX)))?;
         Ok(Some(number))
     }
 
@@ -44,7 +45,7 @@ impl<'a> Variables<'a> {
         let Some(text) = self.text(name)? else { return Ok(None) };
         match text.parse() {
             Ok(port) if port > 0 => Ok(Some(port)),
-            _ => Err(wrong(name, format!("`{text}` is no port, which is a number from 1 to 65535"))),
+            _ => Err(wrong(name, format!("`{text}` is not a port, which is a number from 1 to 65535"))),
         }
     }
 }
@@ -114,12 +115,13 @@ pub(super) fn read(variables: &Variables<'_>) -> Result<Option<Rendezvous>, Stor
         _ => variables.number(names.local_world_size)?,
     };
     if rank >= world_size {
-        let reason = format!("{rank} is no rank in a world of {world_size} ({}), which start at 0", names.world_size);
+        let reason = format!("{rank} is out of range: {} is {world_size}, ranks start at 0", names.world_size);
         return Err(wrong(names.rank, reason));
     }
     if local_rank.is_some_and(|local| local >= local_world_size.unwrap_or(world_size)) {
         let of = local_world_size.unwrap_or(world_size);
-        let reason = format!("{} is no rank of {of} on this machine, which start at 0", local_rank.unwrap_or(0));
+        let reason =
+            format!("{} is out of range: {of} ranks run on this machine, ranks start at 0", local_rank.unwrap_or(0));
         return Err(wrong(names.local_rank, reason));
     }
     if let Some(local) = local_world_size.filter(|&local| local > world_size) {

@@ -1,6 +1,6 @@
 //! A store for ranks that are threads of one process.
 
-use super::shelf::{Done, Shelf, Value, WaitId, Waiting};
+use super::shelf::{Done, KvTable, Value, WaitId, Waiting};
 use super::{Store, StoreError, first_keys};
 use crate::error::Fate;
 use crate::lock;
@@ -31,7 +31,7 @@ pub struct MemoryStore {
 }
 
 struct World {
-    shelf: Shelf<Arc<Condvar>>,
+    shelf: KvTable<Arc<Condvar>>,
     /// What waits that have ended found, until their threads take it.
     found: HashMap<WaitId, Result<Vec<Value>, StoreError>>,
     gone: BTreeMap<GlobalRank, Fate>,
@@ -50,7 +50,7 @@ impl MemoryStore {
     /// The handles of all ranks of a world, in order.
     #[must_use]
     pub fn world(world_size: u32) -> Vec<Self> {
-        let world = World { shelf: Shelf::new(PLACE.to_owned()), found: HashMap::new(), gone: BTreeMap::new() };
+        let world = World { shelf: KvTable::new(PLACE.to_owned()), found: HashMap::new(), gone: BTreeMap::new() };
         let world = Arc::new(Mutex::new(world));
         (0..world_size).map(|rank| Self { rank: GlobalRank(rank), world_size, world: world.clone() }).collect()
     }

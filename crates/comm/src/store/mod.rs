@@ -96,7 +96,7 @@ pub trait Store: Send + Sync {
     /// Adds to a number, which is 0 at first, and returns the sum. Its value is the number in decimal digits.
     ///
     /// # Errors
-    /// [`StoreError::Refused`] when the value is no number, or the sum is none of 64 bits.
+    /// [`StoreError::Refused`] when the value is not a number, or the sum is none of 64 bits.
     fn add(&self, key: &str, delta: i64) -> Result<i64, StoreError>;
 
     /// Removes a value; whether there was one.

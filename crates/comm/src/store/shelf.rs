@@ -40,7 +40,7 @@ struct Waiter<T> {
 }
 
 /// Values by key, and the requests that wait for keys.
-pub(super) struct Shelf<T> {
+pub(super) struct KvTable<T> {
     place: String,
     values: HashMap<String, Value>,
     /// Of values and of waits.
@@ -51,7 +51,7 @@ pub(super) struct Shelf<T> {
     next: u64,
 }
 
-impl<T> Shelf<T> {
+impl<T> KvTable<T> {
     /// `place` is what errors call the store.
     pub fn new(place: String) -> Self {
         Self { place, values: HashMap::new(), bytes: 0, wanted: HashMap::new(), waiters: HashMap::new(), next: 0 }
@@ -130,7 +130,7 @@ impl<T> Shelf<T> {
             None => 0,
             Some(value) => {
                 let number = str::from_utf8(value).ok().and_then(|text| text.parse::<i64>().ok());
-                number.ok_or_else(|| self.refuse(format!("the value of `{key}` is no number to add to")))?
+                number.ok_or_else(|| self.refuse(format!("the value of `{key}` is not a number to add to")))?
             }
         };
         let sum = old.checked_add(delta);
@@ -218,7 +218,7 @@ mod tests {
 
     #[test]
     fn waits_count_against_the_limit_of_the_store_until_they_end() {
-        let mut shelf: Shelf<()> = Shelf::new("here".to_owned());
+        let mut shelf: KvTable<()> = KvTable::new("here".to_owned());
         let mut waits = Vec::new();
         let refused = loop {
             match shelf.wait(keys(waits.len()), ()) {

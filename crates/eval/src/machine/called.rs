@@ -53,7 +53,7 @@ impl<'g> Machine<'g> {
                 let bytes = call.read(&tensor)?;
                 Ok(converted_bytes(&bytes, tensor.dtype, bucketeer::ir::DType::Bool)? != [0])
             }
-            _ => Err(Fault::misfit("what says which graph runs is no single number")),
+            _ => Err(Fault::misfit("what says which graph runs is not a single number")),
         }
     }
 

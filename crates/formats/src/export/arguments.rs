@@ -89,7 +89,11 @@ impl<'a, 'v> ArgumentReader<'a, 'v> {
         let text = self.text;
         let word = |found: Option<&'static str>| {
             found.map(|word| Arg::Word(word.into())).ok_or_else(|| {
-                Fault::new(offset(text, part), format!("`{}` is no code of this kind", part.get()), "one of schema 8")
+                Fault::new(
+                    offset(text, part),
+                    format!("`{}` is not a code of this kind", part.get()),
+                    "one of schema 8",
+                )
             })
         };
         Ok(match kind {
@@ -123,7 +127,7 @@ impl<'a, 'v> ArgumentReader<'a, 'v> {
                 Arg::Apply("complex".into(), Args { positional: Vec::new(), keyword })
             }
             kind => {
-                let problem = format!("`{kind}` is no kind of argument that schema 8 has");
+                let problem = format!("`{kind}` is not a kind of argument that schema 8 has");
                 return Err(Fault::new(offset(text, part), problem, "as_tensor, as_int, as_string and the like"));
             }
         })
@@ -158,7 +162,7 @@ impl<'a, 'v> ArgumentReader<'a, 'v> {
         self.scalar(&kind, value)
     }
 
-    /// Python writes a float as JSON does, but for those that are no numbers.
+    /// Python writes a float as JSON does, but for those that are not numbers.
     fn float(&self, part: &RawValue) -> Result<Arg, Fault> {
         let text = part.get();
         Ok(match text {

@@ -344,7 +344,7 @@ impl<'a> GraphReader<'a> {
         self.define(&name, id, *at)
     }
 
-    /// The name of a node that is no value's: the wanted one if it is free.
+    /// The name of a node that is not a value's: the wanted one if it is free.
     fn own_name(&mut self, wanted: Option<&str>, stem: &str) -> bucketeer::ir::Name {
         match wanted {
             Some(name) if !name.is_empty() && self.reserved.insert(name.to_owned()) => self.graph.intern(name),

@@ -5,7 +5,7 @@ use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
 use std::ops::Range;
 
-/// A node that is no node of the JSON.
+/// A node that is not a node of the JSON.
 pub(super) const NONE: u32 = u32::MAX;
 
 /// A program as it was read.

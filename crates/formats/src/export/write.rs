@@ -1,7 +1,7 @@
 //! From graphs back to the JSON; see [`super::ExportFile::write`].
 //!
 //! A node that is what it was is copied, wherever it now stands, with other names of its operands where they have other
-//! names. Values of nodes that make several are no nodes of their own in the JSON: they are named by the node.
+//! names. Values of nodes that make several are not nodes of their own in the JSON: they are named by the node.
 
 use super::edits::{Edits, names_in};
 use super::emit::{self, Style, list, quoted};

@@ -27,14 +27,14 @@
 //! [`communication`](bucketeer::ir::communication).
 //!
 //! HLO has no effects on memory and no order beside operands and `control-predecessors`, which become order edges.
-//! Metadata is no part of the graph, but for `op_name` of collectives.
+//! Metadata is not a part of the graph, but for `op_name` of collectives.
 
 use super::attributes::first_number;
 use super::calls::{self, Role, region_attributes};
 use super::collective::{self, Collectives, Decoded};
 use super::error::Fault;
 use super::lex::Span;
-use super::module::{Instruction, Module, flies, is_call};
+use super::module::{Instruction, Module, is_async, is_call};
 use super::opcodes::{Doing, doing};
 use super::{domains, layout, shape};
 use bucketeer::ir::communication;
@@ -198,17 +198,17 @@ impl<'t> Builder<'t> {
         let first = computation.first as usize;
         let mut loose = vec![false; computation.instructions().len()];
         let word = |at: usize| module.instructions[at].opcode.of(text);
-        if !computation.opcodes.flies {
+        if !computation.opcodes.is_async {
             return loose;
         }
-        if flies(word(computation.root as usize)) {
+        if is_async(word(computation.root as usize)) {
             loose[computation.root as usize - first] = true;
         }
         for at in computation.instructions().rev() {
             let takes = word(at).ends_with("-done") || (word(at).ends_with("-update") && !loose[at - first]);
             for operand in module.operands(&module.instructions[at]) {
                 let target = operand.target as usize;
-                loose[target - first] |= !takes && flies(word(target));
+                loose[target - first] |= !takes && is_async(word(target));
             }
         }
         loose
@@ -247,10 +247,10 @@ impl<'t> Builder<'t> {
         match opcode {
             "parameter" => self.parameter(computation, at, name, ty)?,
             "get-tuple-element" => self.element(at, name, ty, &operands)?,
-            _ if opcode.ends_with("-done") && self.flies(&operands) => {
+            _ if opcode.ends_with("-done") && self.is_async(&operands) => {
                 self.push(at, Op::Wait, name, ty, self.wait_args, &operands);
             }
-            _ if opcode.ends_with("-update") && self.flies(&operands) => {
+            _ if opcode.ends_with("-update") && self.is_async(&operands) => {
                 let alias = self.graph.intern("alias");
                 self.push(at, Op::Call(alias), name, ty, self.wait_args, &operands);
             }
@@ -273,7 +273,7 @@ impl<'t> Builder<'t> {
     }
 
     /// Whether the first operand is a collective's result in flight.
-    fn flies(&self, operands: &[NodeId]) -> bool {
+    fn is_async(&self, operands: &[NodeId]) -> bool {
         let Some(&first) = operands.first().filter(|_| operands.len() == 1) else { return false };
         match self.graph.node(first).op {
             Op::Collective(_) => true,
@@ -296,7 +296,7 @@ impl<'t> Builder<'t> {
         name
     }
 
-    /// A name for a node that is no instruction.
+    /// A name for a node that is not an instruction.
     fn new_name(&mut self, stem: &str) -> Name {
         let name = self.graph.intern(stem);
         self.node_name(name, stem)
@@ -330,7 +330,7 @@ impl<'t> Builder<'t> {
         let span = self.module.instructions[at].arguments;
         let number = span.of(self.text).trim();
         let Some(number) = number.parse::<u64>().ok().filter(|&number| i64::try_from(number).is_ok()) else {
-            return Err(Fault::new(span.at(), format!("`{number}` is no parameter's number"), "a number from 0"));
+            return Err(Fault::new(span.at(), format!("`{number}` is not a parameter's number"), "a number from 0"));
         };
         let note = self.shape_note(at)?.map(|shape| ("shape".into(), Arg::Str(shape.into())));
         if self.roles[computation] == Role::Entry {
@@ -484,7 +484,7 @@ impl<'t> Builder<'t> {
         Ok(())
     }
 
-    /// What an instruction that is no collective of the graph moves between devices, and the name of the group.
+    /// What an instruction that is not a collective of the graph moves between devices, and the name of the group.
     fn communication(&mut self, instruction: &Instruction, doing: Doing) -> Result<Option<Communication>, Fault> {
         let hidden = if self.hidden.is_empty() { None } else { self.hidden_in(instruction) };
         let says_so = instruction.opcode.of(self.text) == "custom-call";

@@ -66,7 +66,7 @@ pub(super) struct Opcodes {
     /// `domain`.
     pub domain: bool,
     /// `-start` or `-update`.
-    pub flies: bool,
+    pub is_async: bool,
     /// Opcodes whose attributes name regions.
     pub regions: bool,
 }
@@ -74,13 +74,13 @@ pub(super) struct Opcodes {
 impl Opcodes {
     fn add(&mut self, opcode: &str) {
         self.domain |= opcode == "domain";
-        self.flies |= flies(opcode);
+        self.is_async |= is_async(opcode);
         self.regions |= !region_attributes(opcode).is_empty();
     }
 }
 
 /// Whether an opcode's value is in flight.
-pub(super) fn flies(opcode: &str) -> bool {
+pub(super) fn is_async(opcode: &str) -> bool {
     opcode.ends_with("-start") || opcode.ends_with("-update")
 }
 

@@ -285,7 +285,7 @@ impl<'a, 'o> Body<'a, 'o> {
             && !emit::is_split(graph, id)
     }
 
-    /// Whether a root that hands its operand on must be a line, since its operand's line is no line of its own.
+    /// Whether a root that hands its operand on must be a line, since its operand's line is not a line of its own.
     fn needs_copy(&self, id: NodeId) -> bool {
         let definition = self.printer.definition(id);
         let of = self.printer.instruction(definition).map(|instruction| instruction.name);

@@ -44,7 +44,7 @@ pub extern "C" fn cuMemFree_v2(pointer: u64) -> Code {
         if state().memory.free(pointer as usize, false) {
             return Ok(());
         }
-        log::violation("a free of what is no allocation of a device");
+        log::violation("a free of what is not an allocation of a device");
         Err(INVALID_VALUE)
     })
 }
@@ -71,7 +71,7 @@ pub extern "C" fn cuMemFreeHost(pointer: *mut c_void) -> Code {
         if state().memory.free(pointer as usize, true) {
             return Ok(());
         }
-        log::violation("a free of what is no page-locked memory");
+        log::violation("a free of what is not a page-locked memory");
         Err(INVALID_VALUE)
     })
 }

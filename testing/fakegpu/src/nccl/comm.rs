@@ -221,7 +221,7 @@ impl Comm {
         self.changed.notify_all();
     }
 
-    /// What is no misuse reaches the others as the error of a remote rank.
+    /// What is not a misuse reaches the others as the error of a remote rank.
     fn tell(&self, code: i32, text: &str) {
         let op = if code == INVALID_USAGE { code } else { REMOTE_ERROR };
         let header = Header { op, rank: self.rank(), ..Header::default() };

@@ -34,7 +34,7 @@ pub extern "C" fn ncclMemFree(pointer: *mut c_void) -> Code {
         if state().memory.free(pointer as usize, false) {
             return Ok(());
         }
-        crate::log::violation("a free by NCCL of what is no allocation of a device");
+        crate::log::violation("a free by NCCL of what is not an allocation of a device");
         wrong("the memory is none")
     })
 }

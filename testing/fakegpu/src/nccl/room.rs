@@ -102,7 +102,7 @@ impl Room {
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(format!("{}: {error}", path.display())),
         };
-        let header = Header::of(&message).ok_or_else(|| format!("{} is no message", path.display()))?;
+        let header = Header::of(&message).ok_or_else(|| format!("{} is not a message", path.display()))?;
         message.drain(..HEADER_BYTES);
         Ok(Some((header, message)))
     }

@@ -2,7 +2,7 @@
 
 use super::connect::{JoinOptions, connect, deadline};
 use super::link::Link;
-use super::message::{Absent, Answer, Ask};
+use super::message::{Absent, Answer, Request};
 use super::server::StoreServer;
 use crate::error::Fate;
 use crate::store::limits::{check_key, check_keys, check_value};
@@ -54,7 +54,7 @@ impl TcpStore {
             server,
         };
         let left = end.saturating_duration_since(Instant::now());
-        match store.link()?.ask(Ask::Join)?.answer_within(left)? {
+        match store.link()?.ask(Request::Join)?.answer_within(left)? {
             Answer::Done => Ok(store),
             Answer::Absent(absent) => Err(absent_error(absent, options)),
             answer => Err(store.unexpected(answer)),
@@ -65,7 +65,7 @@ impl TcpStore {
         self.link.as_ref().ok_or_else(|| self.lost("the handle is being dropped"))
     }
 
-    fn ask(&self, ask: Ask) -> Result<Answer, StoreError> {
+    fn ask(&self, ask: Request) -> Result<Answer, StoreError> {
         self.link()?.ask(ask)?.answer()
     }
 
@@ -105,7 +105,7 @@ impl Store for TcpStore {
     fn set(&self, key: &str, value: &[u8]) -> Result<(), StoreError> {
         check_key(key)?;
         check_value(value)?;
-        match self.ask(Ask::Set(key.to_owned(), value.to_vec()))? {
+        match self.ask(Request::Set(key.to_owned(), value.to_vec()))? {
             Answer::Done => Ok(()),
             answer => Err(self.unexpected(answer)),
         }
@@ -114,7 +114,7 @@ impl Store for TcpStore {
     fn set_once(&self, key: &str, value: &[u8]) -> Result<Vec<u8>, StoreError> {
         check_key(key)?;
         check_value(value)?;
-        match self.ask(Ask::SetOnce(key.to_owned(), value.to_vec()))? {
+        match self.ask(Request::SetOnce(key.to_owned(), value.to_vec()))? {
             Answer::Values(mut values) => {
                 values.pop().flatten().ok_or_else(|| self.lost("its answer does not fit the request"))
             }
@@ -124,7 +124,7 @@ impl Store for TcpStore {
 
     fn get(&self, keys: &[String]) -> Result<Vec<Option<Vec<u8>>>, StoreError> {
         check_keys(keys)?;
-        match self.ask(Ask::Get(keys.to_vec()))? {
+        match self.ask(Request::Get(keys.to_vec()))? {
             Answer::Values(values) if values.len() == keys.len() => Ok(values),
             answer => Err(self.unexpected(answer)),
         }
@@ -133,7 +133,7 @@ impl Store for TcpStore {
     fn wait(&self, keys: &[String], timeout: Duration) -> Result<Vec<Vec<u8>>, StoreError> {
         check_keys(keys)?;
         let start = Instant::now();
-        match self.link()?.ask(Ask::Wait(keys.to_vec()))?.answer_within(timeout)? {
+        match self.link()?.ask(Request::Wait(keys.to_vec()))?.answer_within(timeout)? {
             Answer::Values(values) if values.len() == keys.len() => {
                 let values: Option<Vec<_>> = values.into_iter().collect();
                 values.ok_or_else(|| self.lost("its answer does not fit the request"))
@@ -145,7 +145,7 @@ impl Store for TcpStore {
 
     fn add(&self, key: &str, delta: i64) -> Result<i64, StoreError> {
         check_key(key)?;
-        match self.ask(Ask::Add(key.to_owned(), delta))? {
+        match self.ask(Request::Add(key.to_owned(), delta))? {
             Answer::Number(sum) => Ok(sum),
             answer => Err(self.unexpected(answer)),
         }
@@ -153,21 +153,21 @@ impl Store for TcpStore {
 
     fn remove(&self, key: &str) -> Result<bool, StoreError> {
         check_key(key)?;
-        match self.ask(Ask::Remove(key.to_owned()))? {
+        match self.ask(Request::Remove(key.to_owned()))? {
             Answer::Number(there) => Ok(there != 0),
             answer => Err(self.unexpected(answer)),
         }
     }
 
     fn gone(&self) -> Vec<(GlobalRank, Fate)> {
-        match self.ask(Ask::Gone) {
+        match self.ask(Request::Gone) {
             Ok(Answer::Gone(gone)) => gone,
             _ => self.link.as_ref().and_then(Link::holder_fate).into_iter().collect(),
         }
     }
 
     fn refused(&self) -> Vec<String> {
-        match self.ask(Ask::Refused) {
+        match self.ask(Request::Refused) {
             Ok(Answer::Texts(texts)) => texts,
             _ => Vec::new(),
         }

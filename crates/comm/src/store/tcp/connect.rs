@@ -1,6 +1,6 @@
 //! How a rank gets to the store.
 
-use super::message::{Hello, MAX_HELLO_BYTES, PROTOCOL_VERSION, Say, Tell};
+use super::message::{ClientFrame, Hello, MAX_HELLO_BYTES, PROTOCOL_VERSION, ServerFrame};
 use super::secret::{Claim, Secret, Side, random};
 use super::wire::Frames;
 use crate::store::StoreError;
@@ -122,42 +122,44 @@ fn shake_hands(mut stream: TcpStream, options: &JoinOptions, end: Instant) -> Re
         nonce: rank_nonce,
     };
     let mut frames = Frames::default();
-    say(&mut stream, &Say::Hello(hello), end)?;
+    say(&mut stream, &ClientFrame::Hello(hello), end)?;
     let store_nonce = match hear(&mut stream, &mut frames, end)? {
-        Tell::Challenge { has_secret, nonce } if has_secret == secret.is_some() => nonce,
-        Tell::Challenge { .. } => return Err(refused("it and this rank must both have a secret, or none".to_owned())),
-        Tell::Refused(reason) => return Err(refused(reason)),
+        ServerFrame::Challenge { has_secret, nonce } if has_secret == secret.is_some() => nonce,
+        ServerFrame::Challenge { .. } => {
+            return Err(refused("it and this rank must both have a secret, or none".to_owned()));
+        }
+        ServerFrame::Refused(reason) => return Err(refused(reason)),
         _ => return Err(Failure::NotYet(NO_STORE.to_owned())),
     };
     let claim = Claim { rank: rank.0, world_size: *world_size, rank_nonce, store_nonce };
-    say(&mut stream, &Say::Proof(claim.prove(Side::Rank, secret.as_ref())), end)?;
+    say(&mut stream, &ClientFrame::Proof(claim.prove(Side::Rank, secret.as_ref())), end)?;
     match hear(&mut stream, &mut frames, end)? {
-        Tell::Welcome { proof, heartbeat_ms, silence_ms, holder } => {
+        ServerFrame::Welcome { proof, heartbeat_ms, silence_ms, holder } => {
             if !claim.holds(&proof, Side::Store, secret.as_ref()) {
                 return Err(refused("it does not have this rank's secret itself".to_owned()));
             }
             let [heartbeat, silence] = [heartbeat_ms, silence_ms].map(|ms| Duration::from_millis(u64::from(ms.max(1))));
             Ok(Connection { stream, frames, heartbeat, silence, holder })
         }
-        Tell::Refused(reason) => Err(refused(reason)),
+        ServerFrame::Refused(reason) => Err(refused(reason)),
         _ => Err(Failure::NotYet(NO_STORE.to_owned())),
     }
 }
 
 /// What an answer means that makes no sense.
-const NO_STORE: &str = "what listens there is no store of bucketeer";
+const NO_STORE: &str = "the process listening there is not a bucketeer store";
 
-fn say(stream: &mut TcpStream, say: &Say, end: Instant) -> Result<(), Failure> {
+fn say(stream: &mut TcpStream, say: &ClientFrame, end: Instant) -> Result<(), Failure> {
     let sent = stream.set_write_timeout(Some(left(end))).and_then(|()| stream.write_all(&say.encode()));
     sent.map_err(|error| Failure::NotYet(broken(&error)))
 }
 
-fn hear(stream: &mut TcpStream, frames: &mut Frames, end: Instant) -> Result<Tell, Failure> {
+fn hear(stream: &mut TcpStream, frames: &mut Frames, end: Instant) -> Result<ServerFrame, Failure> {
     let not_yet = |text: &str| Failure::NotYet(text.to_owned());
     let mut buffer = [0; MAX_HELLO_BYTES];
     loop {
         match frames.next(MAX_REFUSAL_BYTES) {
-            Ok(Some(body)) => return Tell::decode(&body).map_err(|_| not_yet(NO_STORE)),
+            Ok(Some(body)) => return ServerFrame::decode(&body).map_err(|_| not_yet(NO_STORE)),
             Ok(None) => {}
             Err(_) => return Err(not_yet(NO_STORE)),
         }

@@ -1,7 +1,7 @@
 //! What a fuzzer checks of the hub.
 
-use super::hub::{Hub, Rules};
-use super::message::{Answer, Ask, Hello, PROTOCOL_VERSION, Say, Tell};
+use super::hub::{Rules, ServerState};
+use super::message::{Answer, ClientFrame, Hello, PROTOCOL_VERSION, Request, ServerFrame};
 use super::peer::PeerId;
 use super::secret::{Claim, Side};
 use super::wire::Frames;
@@ -30,7 +30,7 @@ pub fn fuzz(bytes: &[u8]) -> bool {
         hello_limit: limit,
         max_strangers: 8,
     };
-    let mut hub = Hub::new(rules, "fuzz".to_owned());
+    let mut hub = ServerState::new(rules, "fuzz".to_owned());
     let good = let_in(&mut hub, 0, now);
     let mut understood = false;
     for framed in [false, true] {
@@ -48,39 +48,39 @@ pub fn fuzz(bytes: &[u8]) -> bool {
             understood |= hub.peer(bad).is_some_and(|peer| !peer.out.is_empty());
         }
     }
-    let answer = ask(&mut hub, good, 1, Ask::Set("good".to_owned(), b"value".to_vec()), now);
+    let answer = ask(&mut hub, good, 1, Request::Set("good".to_owned(), b"value".to_vec()), now);
     assert!(matches!(answer, Answer::Done), "{answer:?}");
-    let answer = ask(&mut hub, good, 2, Ask::Get(vec!["good".to_owned()]), now);
+    let answer = ask(&mut hub, good, 2, Request::Get(vec!["good".to_owned()]), now);
     assert_eq!(answer, Answer::Values(vec![Some(b"value".to_vec())]));
     understood
 }
 
-fn let_in(hub: &mut Hub, rank: u32, now: Instant) -> PeerId {
+fn let_in(hub: &mut ServerState, rank: u32, now: Instant) -> PeerId {
     let id = hub.open("rank".to_owned(), now);
     let rank_nonce = [7; 32];
     let hello = Hello { version: PROTOCOL_VERSION, rank, world_size: WORLD_SIZE, has_secret: false, nonce: rank_nonce };
-    hub.hear(id, &Say::Hello(hello).encode(), now);
-    let Tell::Challenge { nonce: store_nonce, .. } = told(hub, id) else { panic!("no challenge") };
+    hub.hear(id, &ClientFrame::Hello(hello).encode(), now);
+    let ServerFrame::Challenge { nonce: store_nonce, .. } = told(hub, id) else { panic!("no challenge") };
     let claim = Claim { rank, world_size: WORLD_SIZE, rank_nonce, store_nonce };
-    hub.hear(id, &Say::Proof(claim.prove(Side::Rank, None)).encode(), now);
-    assert!(matches!(told(hub, id), Tell::Welcome { .. }));
+    hub.hear(id, &ClientFrame::Proof(claim.prove(Side::Rank, None)).encode(), now);
+    assert!(matches!(told(hub, id), ServerFrame::Welcome { .. }));
     id
 }
 
-fn ask(hub: &mut Hub, id: PeerId, request: u64, ask: Ask, now: Instant) -> Answer {
-    hub.hear(id, &Say::Ask(request, ask).encode(), now);
-    let Tell::Answer(number, answer) = told(hub, id) else { panic!("no answer") };
+fn ask(hub: &mut ServerState, id: PeerId, request: u64, ask: Request, now: Instant) -> Answer {
+    hub.hear(id, &ClientFrame::Request(request, ask).encode(), now);
+    let ServerFrame::Answer(number, answer) = told(hub, id) else { panic!("no answer") };
     assert_eq!(number, request);
     answer
 }
 
 /// What the hub says to a peer, which is one thing.
-fn told(hub: &mut Hub, id: PeerId) -> Tell {
+fn told(hub: &mut ServerState, id: PeerId) -> ServerFrame {
     let peer = hub.peer(id).expect("a good peer is not dropped");
     let mut frames = Frames::default();
     frames.feed(peer.out.make_contiguous());
     peer.out.clear();
     let body = frames.next(MOST_BYTES).expect("a frame").expect("a whole frame");
     assert_eq!(frames.next(MOST_BYTES), Ok(None));
-    Tell::decode(&body).expect("a message")
+    ServerFrame::decode(&body).expect("a message")
 }

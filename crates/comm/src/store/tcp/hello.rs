@@ -1,13 +1,13 @@
 //! Who is let in.
 
-use super::hub::Hub;
-use super::message::{Hello, PROTOCOL_VERSION, Tell};
+use super::hub::ServerState;
+use super::message::{Hello, PROTOCOL_VERSION, ServerFrame};
 use super::peer::{PeerId, Standing};
-use super::roll::Seat;
+use super::roll::RankState;
 use super::secret::{Claim, Proof, Side, random};
 use std::time::Instant;
 
-impl Hub {
+impl ServerState {
     /// A stranger says who it is. It is asked to show that it has the secret, or refused.
     pub(super) fn greet(&mut self, id: PeerId, hello: Hello, since: Instant, now: Instant) {
         if let Err(reason) = self.check_hello(&hello) {
@@ -22,7 +22,7 @@ impl Hub {
         if let Some(peer) = self.peer(id) {
             peer.standing = Standing::Claimed { claim, since };
         }
-        self.tell(id, &Tell::Challenge { has_secret: self.rules.secret.is_some(), nonce: store_nonce });
+        self.tell(id, &ServerFrame::Challenge { has_secret: self.rules.secret.is_some(), nonce: store_nonce });
     }
 
     /// A stranger shows that it has the secret. From then on it is the rank that it says it is.
@@ -36,7 +36,7 @@ impl Hub {
         if let Err(reason) = self.check_seat(claim.rank) {
             return self.refuse(id, reason, now);
         }
-        let welcome = Tell::Welcome {
+        let welcome = ServerFrame::Welcome {
             proof: claim.prove(Side::Store, secret),
             heartbeat_ms: millis(self.rules.heartbeat),
             silence_ms: millis(self.rules.silence),
@@ -76,9 +76,9 @@ impl Hub {
 
     fn check_seat(&self, rank: u32) -> Result<(), String> {
         match self.roll.seat(rank) {
-            Some(Seat::Empty) => Ok(()),
-            Some(Seat::Here) => Err(format!("rank {rank} is there already; each process needs a rank of its own")),
-            Some(Seat::Gone(fate)) => Err(format!("rank {rank} was there and {fate}; a rank cannot come back")),
+            Some(RankState::Empty) => Ok(()),
+            Some(RankState::Here) => Err(format!("rank {rank} is there already; each process needs a rank of its own")),
+            Some(RankState::Gone(fate)) => Err(format!("rank {rank} was there and {fate}; a rank cannot come back")),
             None => Err(format!("there is no rank {rank}: the world has {}, from 0", self.roll.world_size())),
         }
     }
@@ -86,7 +86,7 @@ impl Hub {
     fn refuse(&mut self, id: PeerId, reason: String, now: Instant) {
         let Some(peer) = self.peer(id) else { return };
         let text = format!("{}: {reason}", peer.ip);
-        self.tell(id, &Tell::Refused(reason));
+        self.tell(id, &ServerFrame::Refused(reason));
         self.roll.refuse(text);
         self.send_off(id, now);
     }

@@ -3,14 +3,14 @@
 //! A peer is a stranger until it has said who it is and shown that it has the secret; then it is a rank. What a peer is
 //! to be sent stays with it until the socket takes it.
 
-use super::message::{Answer, Ask, MAX_FRAME_BYTES, MAX_HELLO_BYTES, Say, Tell};
+use super::message::{Answer, ClientFrame, MAX_FRAME_BYTES, MAX_HELLO_BYTES, Request, ServerFrame};
 use super::peer::{Peer, PeerId, Standing, Want};
-use super::roll::Roll;
+use super::roll::Membership;
 use super::secret::Secret;
 use super::wire::Malformed;
 use crate::error::Fate;
 use crate::store::first_keys;
-use crate::store::shelf::{Done, Shelf, WaitId, Waiting};
+use crate::store::shelf::{Done, KvTable, WaitId, Waiting};
 use bucketeer_types::GlobalRank;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -38,12 +38,12 @@ pub(super) struct Rules {
 /// Who waits on the shelf: a peer, and the number of its request.
 type Ticket = (PeerId, u64);
 
-pub(super) struct Hub {
+pub(super) struct ServerState {
     pub(super) rules: Rules,
-    pub(super) roll: Roll,
-    shelf: Shelf<Ticket>,
+    pub(super) roll: Membership,
+    shelf: KvTable<Ticket>,
     peers: BTreeMap<PeerId, Peer>,
-    /// Peers that are no ranks, or not any more, in the order in which they came.
+    /// Peers that are not ranks, or not any more, in the order in which they came.
     strangers: BTreeSet<PeerId>,
     /// Requests that wait for all ranks.
     joining: Vec<Ticket>,
@@ -52,12 +52,12 @@ pub(super) struct Hub {
     next: PeerId,
 }
 
-impl Hub {
+impl ServerState {
     pub fn new(rules: Rules, place: String) -> Self {
         Self {
-            roll: Roll::new(rules.world_size),
+            roll: Membership::new(rules.world_size),
             rules,
-            shelf: Shelf::new(place),
+            shelf: KvTable::new(place),
             peers: BTreeMap::new(),
             strangers: BTreeSet::new(),
             joining: Vec::new(),
@@ -111,7 +111,7 @@ impl Hub {
             };
             let say = match peer.frames.next(most) {
                 Ok(None) => return,
-                Ok(Some(body)) => Say::decode(&body),
+                Ok(Some(body)) => ClientFrame::decode(&body),
                 Err(Malformed) => Err(Malformed),
             };
             match say {
@@ -157,7 +157,7 @@ impl Hub {
 
     /// Notes how a rank went that this side knows to be gone before it came.
     pub fn ended(&mut self, rank: u32, fate: Fate) {
-        if self.roll.seat(rank) == Some(super::roll::Seat::Empty) {
+        if self.roll.seat(rank) == Some(super::roll::RankState::Empty) {
             self.roll.leave(rank, fate);
             self.tell_joining();
         }
@@ -170,30 +170,30 @@ impl Hub {
         }
         let ids: Vec<PeerId> = self.peers.keys().copied().collect();
         for id in ids {
-            self.tell(id, &Tell::Closing(fate));
+            self.tell(id, &ServerFrame::Closing(fate));
             self.unseat(id);
             self.send_off(id, now);
         }
     }
 
-    fn take(&mut self, id: PeerId, say: Say, now: Instant) {
+    fn take(&mut self, id: PeerId, say: ClientFrame, now: Instant) {
         let Some(peer) = self.peers.get(&id) else { return };
         match (say, &peer.standing) {
-            (Say::Hello(hello), Standing::Stranger { since }) => {
+            (ClientFrame::Hello(hello), Standing::Stranger { since }) => {
                 let since = *since;
                 self.greet(id, hello, since, now);
             }
-            (Say::Proof(proof), &Standing::Claimed { claim, .. }) => self.admit(id, claim, &proof, now),
-            (Say::Ping, Standing::Rank { .. }) => self.tell(id, &Tell::Pong),
-            (Say::Goodbye(fate), &Standing::Rank { rank, .. }) => {
+            (ClientFrame::Proof(proof), &Standing::Claimed { claim, .. }) => self.admit(id, claim, &proof, now),
+            (ClientFrame::Ping, Standing::Rank { .. }) => self.tell(id, &ServerFrame::Pong),
+            (ClientFrame::Goodbye(fate), &Standing::Rank { rank, .. }) => {
                 self.unseat(id);
                 self.roll.leave(rank, fate);
                 self.tell_joining();
                 self.send_off(id, now);
             }
-            (Say::Ask(request, ask), Standing::Rank { .. }) => {
+            (ClientFrame::Request(request, ask), Standing::Rank { .. }) => {
                 if let Some(answer) = self.answer(id, request, ask) {
-                    self.tell(id, &Tell::Answer(request, answer));
+                    self.tell(id, &ServerFrame::Answer(request, answer));
                 }
             }
             _ => self.babble(id),
@@ -201,24 +201,24 @@ impl Hub {
     }
 
     /// The answer, unless it is to come later.
-    fn answer(&mut self, id: PeerId, request: u64, ask: Ask) -> Option<Answer> {
+    fn answer(&mut self, id: PeerId, request: u64, ask: Request) -> Option<Answer> {
         let result = match ask {
-            Ask::Set(key, value) => self.shelf.set(&key, &value).map(|done| (Answer::Done, done)),
-            Ask::SetOnce(key, value) => self
+            Request::Set(key, value) => self.shelf.set(&key, &value).map(|done| (Answer::Done, done)),
+            Request::SetOnce(key, value) => self
                 .shelf
                 .set_once(&key, &value)
                 .map(|(there, done)| (Answer::Values(vec![Some(there.to_vec())]), done)),
-            Ask::Get(keys) => self.shelf.get(&keys).map(|values| {
+            Request::Get(keys) => self.shelf.get(&keys).map(|values| {
                 let values = values.into_iter().map(|value| value.map(|value| value.to_vec()));
                 (Answer::Values(values.collect()), Vec::new())
             }),
-            Ask::Add(key, delta) => self.shelf.add(&key, delta).map(|(sum, done)| (Answer::Number(sum), done)),
-            Ask::Remove(key) => self.shelf.remove(&key).map(|there| (Answer::Number(there.into()), Vec::new())),
-            Ask::Gone => Ok((Answer::Gone(self.roll.gone()), Vec::new())),
-            Ask::Refused => Ok((Answer::Texts(self.roll.refused()), Vec::new())),
-            Ask::Wait(keys) => return self.wait(id, request, keys),
-            Ask::Join => return self.join(id, request),
-            Ask::Cancel => return self.cancel(id, request),
+            Request::Add(key, delta) => self.shelf.add(&key, delta).map(|(sum, done)| (Answer::Number(sum), done)),
+            Request::Remove(key) => self.shelf.remove(&key).map(|there| (Answer::Number(there.into()), Vec::new())),
+            Request::Gone => Ok((Answer::Gone(self.roll.gone()), Vec::new())),
+            Request::Refused => Ok((Answer::Texts(self.roll.refused()), Vec::new())),
+            Request::Wait(keys) => return self.wait(id, request, keys),
+            Request::Join => return self.join(id, request),
+            Request::Cancel => return self.cancel(id, request),
         };
         match result {
             Ok((answer, done)) => {
@@ -290,7 +290,7 @@ impl Hub {
                 waits.remove(&request);
             }
             let answer = values.map_or_else(Answer::from, |values| values_answer(&values));
-            self.tell(id, &Tell::Answer(request, answer));
+            self.tell(id, &ServerFrame::Answer(request, answer));
         }
     }
 
@@ -307,11 +307,11 @@ impl Hub {
             if let Some(waits) = self.peers.get_mut(&id).and_then(Peer::waits_mut) {
                 waits.remove(&request);
             }
-            self.tell(id, &Tell::Answer(request, answer.clone()));
+            self.tell(id, &ServerFrame::Answer(request, answer.clone()));
         }
     }
 
-    pub(super) fn tell(&mut self, id: PeerId, tell: &Tell) {
+    pub(super) fn tell(&mut self, id: PeerId, tell: &ServerFrame) {
         let Some(peer) = self.peers.get_mut(&id) else { return };
         peer.out.extend(tell.encode());
         self.touched.insert(id);

@@ -2,7 +2,7 @@
 //! lives.
 
 use super::connect::Connection;
-use super::message::{Answer, Ask, MAX_ANSWER_BYTES, Say, Tell};
+use super::message::{Answer, ClientFrame, MAX_ANSWER_BYTES, Request, ServerFrame};
 use super::wire::Frames;
 use crate::error::Fate;
 use crate::lock;
@@ -90,7 +90,7 @@ impl Link {
     }
 
     /// Sends a request.
-    pub fn ask(&self, ask: Ask) -> Result<Asked<'_>, StoreError> {
+    pub fn ask(&self, ask: Request) -> Result<Asked<'_>, StoreError> {
         let (sender, answer) = sync_channel(1);
         let id = {
             let mut state = lock(&self.shared.state);
@@ -102,7 +102,7 @@ impl Link {
             state.waiting.insert(id, sender);
             id
         };
-        self.shared.send(&Say::Ask(id, ask))?;
+        self.shared.send(&ClientFrame::Request(id, ask))?;
         Ok(Asked { link: self, id, answer })
     }
 
@@ -117,7 +117,7 @@ impl Link {
         let shared = &self.shared;
         drop(self.stop_pulse.take());
         if lock(&shared.state).lost.is_none() && shared.stream.set_write_timeout(Some(GOODBYE_LIMIT)).is_ok() {
-            let _ = shared.send(&Say::Goodbye(fate));
+            let _ = shared.send(&ClientFrame::Goodbye(fate));
             let _ = shared.stream.shutdown(Shutdown::Write);
             // The store closes its end once it knows.
             let _ = lock(&self.reading).recv_timeout(GOODBYE_LIMIT);
@@ -150,7 +150,7 @@ impl Asked<'_> {
         if let Some(answer) = self.receive(timeout)? {
             return Ok(answer);
         }
-        self.link.shared.send(&Say::Ask(self.id, Ask::Cancel))?;
+        self.link.shared.send(&ClientFrame::Request(self.id, Request::Cancel))?;
         self.answer()
     }
 
@@ -167,7 +167,7 @@ impl Asked<'_> {
 }
 
 impl Shared {
-    fn send(&self, say: &Say) -> Result<(), StoreError> {
+    fn send(&self, say: &ClientFrame) -> Result<(), StoreError> {
         let sent = lock(&self.writer).write_all(&say.encode());
         sent.map_err(|error| {
             let reason = match error.kind() {
@@ -211,13 +211,13 @@ impl Shared {
             loop {
                 let tell = match frames.next(MAX_ANSWER_BYTES) {
                     Ok(None) => break,
-                    Ok(Some(body)) => Tell::decode(&body),
+                    Ok(Some(body)) => ServerFrame::decode(&body),
                     Err(malformed) => Err(malformed),
                 };
                 match tell {
-                    Ok(Tell::Answer(id, answer)) => self.hand_over(id, answer),
-                    Ok(Tell::Pong) => {}
-                    Ok(Tell::Closing(fate)) => return ("it was closed".to_owned(), fate),
+                    Ok(ServerFrame::Answer(id, answer)) => self.hand_over(id, answer),
+                    Ok(ServerFrame::Pong) => {}
+                    Ok(ServerFrame::Closing(fate)) => return ("it was closed".to_owned(), fate),
                     Ok(_) | Err(_) => return ("what it sent cannot be read".to_owned(), Fate::Lost),
                 }
             }
@@ -248,7 +248,7 @@ impl Shared {
     /// Says now and then that the rank lives.
     fn beat(&self, heartbeat: Duration, stopped: &Receiver<()>) {
         while stopped.recv_timeout(heartbeat) == Err(RecvTimeoutError::Timeout) {
-            if lock(&self.state).lost.is_some() || self.send(&Say::Ping).is_err() {
+            if lock(&self.state).lost.is_some() || self.send(&ClientFrame::Ping).is_err() {
                 return;
             }
         }

@@ -35,17 +35,17 @@ pub(super) struct Hello {
 
 /// What a rank says.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) enum Say {
+pub(super) enum ClientFrame {
     Hello(Hello),
     Proof(Proof),
     Ping,
     Goodbye(Fate),
-    Ask(u64, Ask),
+    Request(u64, Request),
 }
 
 /// A request.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) enum Ask {
+pub(super) enum Request {
     Set(String, Vec<u8>),
     SetOnce(String, Vec<u8>),
     Get(Vec<String>),
@@ -62,7 +62,7 @@ pub(super) enum Ask {
 
 /// What the store says.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) enum Tell {
+pub(super) enum ServerFrame {
     Challenge {
         has_secret: bool,
         nonce: Proof,
@@ -121,7 +121,7 @@ impl From<StoreError> for Answer {
     }
 }
 
-impl Say {
+impl ClientFrame {
     pub fn encode(&self) -> Vec<u8> {
         match self {
             Self::Hello(hello) => Writer::new(1)
@@ -134,7 +134,7 @@ impl Say {
             Self::Proof(proof) => Writer::new(2).raw(proof),
             Self::Ping => Writer::new(3),
             Self::Goodbye(fate) => Writer::new(4).u8(fate_code(*fate)),
-            Self::Ask(id, ask) => encode_ask(*id, ask),
+            Self::Request(id, ask) => encode_ask(*id, ask),
         }
         .finish()
     }
@@ -159,7 +159,7 @@ impl Say {
             4 => Self::Goodbye(fate(&mut read)?),
             kind => {
                 let id = read.u64()?;
-                Self::Ask(id, decode_ask(kind, &mut read)?)
+                Self::Request(id, decode_ask(kind, &mut read)?)
             }
         };
         read.end()?;
@@ -167,40 +167,40 @@ impl Say {
     }
 }
 
-fn encode_ask(id: u64, ask: &Ask) -> Writer {
+fn encode_ask(id: u64, ask: &Request) -> Writer {
     let new = |kind| Writer::new(kind).u64(id);
     let keys = |kind, keys: &[String]| new(kind).list(keys.iter(), |to, key| to.bytes(key.as_bytes()));
     match ask {
-        Ask::Set(key, value) => new(16).bytes(key.as_bytes()).bytes(value),
-        Ask::SetOnce(key, value) => new(17).bytes(key.as_bytes()).bytes(value),
-        Ask::Get(list) => keys(18, list),
-        Ask::Wait(list) => keys(19, list),
-        Ask::Add(key, delta) => new(20).bytes(key.as_bytes()).raw(&delta.to_le_bytes()),
-        Ask::Remove(key) => new(21).bytes(key.as_bytes()),
-        Ask::Gone => new(22),
-        Ask::Refused => new(23),
-        Ask::Join => new(24),
-        Ask::Cancel => new(25),
+        Request::Set(key, value) => new(16).bytes(key.as_bytes()).bytes(value),
+        Request::SetOnce(key, value) => new(17).bytes(key.as_bytes()).bytes(value),
+        Request::Get(list) => keys(18, list),
+        Request::Wait(list) => keys(19, list),
+        Request::Add(key, delta) => new(20).bytes(key.as_bytes()).raw(&delta.to_le_bytes()),
+        Request::Remove(key) => new(21).bytes(key.as_bytes()),
+        Request::Gone => new(22),
+        Request::Refused => new(23),
+        Request::Join => new(24),
+        Request::Cancel => new(25),
     }
 }
 
-fn decode_ask(kind: u8, read: &mut Reader<'_>) -> Result<Ask, Malformed> {
+fn decode_ask(kind: u8, read: &mut Reader<'_>) -> Result<Request, Malformed> {
     Ok(match kind {
-        16 => Ask::Set(read.text()?, read.bytes()?.to_vec()),
-        17 => Ask::SetOnce(read.text()?, read.bytes()?.to_vec()),
-        18 => Ask::Get(read.list(4, Reader::text)?),
-        19 => Ask::Wait(read.list(4, Reader::text)?),
-        20 => Ask::Add(read.text()?, i64::from_le_bytes(read.array()?)),
-        21 => Ask::Remove(read.text()?),
-        22 => Ask::Gone,
-        23 => Ask::Refused,
-        24 => Ask::Join,
-        25 => Ask::Cancel,
+        16 => Request::Set(read.text()?, read.bytes()?.to_vec()),
+        17 => Request::SetOnce(read.text()?, read.bytes()?.to_vec()),
+        18 => Request::Get(read.list(4, Reader::text)?),
+        19 => Request::Wait(read.list(4, Reader::text)?),
+        20 => Request::Add(read.text()?, i64::from_le_bytes(read.array()?)),
+        21 => Request::Remove(read.text()?),
+        22 => Request::Gone,
+        23 => Request::Refused,
+        24 => Request::Join,
+        25 => Request::Cancel,
         _ => return Err(Malformed),
     })
 }
 
-impl Tell {
+impl ServerFrame {
     pub fn encode(&self) -> Vec<u8> {
         match self {
             Self::Challenge { has_secret, nonce } => Writer::new(1).u8((*has_secret).into()).raw(nonce),
@@ -318,28 +318,33 @@ mod tests {
     fn what_is_said_is_read_as_it_was_meant_and_not_if_it_is_cut() {
         let keys = vec!["a".to_owned(), String::new()];
         let asks = [
-            Ask::Set("k".to_owned(), vec![0, 255]),
-            Ask::SetOnce("k".to_owned(), vec![]),
-            Ask::Get(keys.clone()),
-            Ask::Wait(vec![]),
-            Ask::Add("n".to_owned(), -5),
-            Ask::Remove("é".to_owned()),
-            Ask::Gone,
-            Ask::Refused,
-            Ask::Join,
-            Ask::Cancel,
+            Request::Set("k".to_owned(), vec![0, 255]),
+            Request::SetOnce("k".to_owned(), vec![]),
+            Request::Get(keys.clone()),
+            Request::Wait(vec![]),
+            Request::Add("n".to_owned(), -5),
+            Request::Remove("é".to_owned()),
+            Request::Gone,
+            Request::Refused,
+            Request::Join,
+            Request::Cancel,
         ];
         let hello = Hello { version: 1, rank: 2, world_size: 3, has_secret: true, nonce: [9; 32] };
-        let others = [Say::Hello(hello), Say::Proof([1; 32]), Say::Ping, Say::Goodbye(Fate::Panicked)];
-        let says = asks.into_iter().map(|ask| Say::Ask(u64::MAX, ask)).chain(others);
+        let others = [
+            ClientFrame::Hello(hello),
+            ClientFrame::Proof([1; 32]),
+            ClientFrame::Ping,
+            ClientFrame::Goodbye(Fate::Panicked),
+        ];
+        let says = asks.into_iter().map(|ask| ClientFrame::Request(u64::MAX, ask)).chain(others);
         for say in says {
             let frame = say.encode();
-            assert_eq!(Say::decode(&frame[4..]), Ok(say.clone()));
+            assert_eq!(ClientFrame::decode(&frame[4..]), Ok(say.clone()));
             assert!(frame.len() - 4 <= MAX_HELLO_BYTES);
             for end in 4..frame.len() {
-                assert!(Say::decode(&frame[4..end]).is_err(), "{say:?} cut to {end}");
+                assert!(ClientFrame::decode(&frame[4..end]).is_err(), "{say:?} cut to {end}");
             }
-            assert!(Say::decode(&[&frame[4..], &[0]].concat()).is_err(), "{say:?} and more");
+            assert!(ClientFrame::decode(&[&frame[4..], &[0]].concat()).is_err(), "{say:?} and more");
         }
     }
 
@@ -364,18 +369,18 @@ mod tests {
             Answer::TooLarge { what: "keys".to_owned(), found: 2, most: 1 },
         ];
         let others = [
-            Tell::Challenge { has_secret: false, nonce: [5; 32] },
-            Tell::Welcome { proof: [6; 32], heartbeat_ms: 1, silence_ms: 2, holder: None },
-            Tell::Welcome { proof: [6; 32], heartbeat_ms: 1, silence_ms: 2, holder: Some(GlobalRank(0)) },
-            Tell::Refused("no".to_owned()),
-            Tell::Pong,
-            Tell::Closing(Fate::Left),
+            ServerFrame::Challenge { has_secret: false, nonce: [5; 32] },
+            ServerFrame::Welcome { proof: [6; 32], heartbeat_ms: 1, silence_ms: 2, holder: None },
+            ServerFrame::Welcome { proof: [6; 32], heartbeat_ms: 1, silence_ms: 2, holder: Some(GlobalRank(0)) },
+            ServerFrame::Refused("no".to_owned()),
+            ServerFrame::Pong,
+            ServerFrame::Closing(Fate::Left),
         ];
-        for tell in answers.into_iter().map(|answer| Tell::Answer(3, answer)).chain(others) {
+        for tell in answers.into_iter().map(|answer| ServerFrame::Answer(3, answer)).chain(others) {
             let frame = tell.encode();
-            assert_eq!(Tell::decode(&frame[4..]), Ok(tell.clone()));
+            assert_eq!(ServerFrame::decode(&frame[4..]), Ok(tell.clone()));
             for end in 4..frame.len() {
-                assert!(Tell::decode(&frame[4..end]).is_err(), "{tell:?} cut to {end}");
+                assert!(ServerFrame::decode(&frame[4..end]).is_err(), "{tell:?} cut to {end}");
             }
         }
     }

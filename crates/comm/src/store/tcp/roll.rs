@@ -12,15 +12,15 @@ const REFUSALS: usize = 64;
 const REFUSAL_BYTES: usize = 512;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Seat {
+pub(super) enum RankState {
     Empty,
     Here,
     Gone(Fate),
 }
 
 /// The ranks of a world.
-pub(super) struct Roll {
-    seats: Vec<Seat>,
+pub(super) struct Membership {
+    seats: Vec<RankState>,
     /// Ranks that came, whether or not they went again.
     arrived: usize,
     gone: usize,
@@ -30,9 +30,9 @@ pub(super) struct Roll {
     more: usize,
 }
 
-impl Roll {
+impl Membership {
     pub fn new(world_size: u32) -> Self {
-        let seats = vec![Seat::Empty; world_size as usize];
+        let seats = vec![RankState::Empty; world_size as usize];
         Self { seats, arrived: 0, gone: 0, refused: IndexMap::new(), more: 0 }
     }
 
@@ -41,22 +41,22 @@ impl Roll {
     }
 
     /// `None` for a rank outside.
-    pub fn seat(&self, rank: u32) -> Option<Seat> {
+    pub fn seat(&self, rank: u32) -> Option<RankState> {
         self.seats.get(rank as usize).copied()
     }
 
     /// Takes an empty seat.
     pub fn arrive(&mut self, rank: u32) {
-        if self.seat(rank) == Some(Seat::Empty) {
-            self.seats[rank as usize] = Seat::Here;
+        if self.seat(rank) == Some(RankState::Empty) {
+            self.seats[rank as usize] = RankState::Here;
             self.arrived += 1;
         }
     }
 
     /// Notes how a rank went, whether or not it came.
     pub fn leave(&mut self, rank: u32, fate: Fate) {
-        if matches!(self.seat(rank), Some(Seat::Empty | Seat::Here)) {
-            self.seats[rank as usize] = Seat::Gone(fate);
+        if matches!(self.seat(rank), Some(RankState::Empty | RankState::Here)) {
+            self.seats[rank as usize] = RankState::Gone(fate);
             self.gone += 1;
         }
     }
@@ -74,22 +74,22 @@ impl Roll {
         if self.gone == 0 {
             return Vec::new();
         }
-        let gone = |(rank, seat): (usize, &Seat)| match seat {
-            Seat::Gone(fate) => Some((GlobalRank(rank as u32), *fate)),
-            Seat::Empty | Seat::Here => None,
+        let gone = |(rank, seat): (usize, &RankState)| match seat {
+            RankState::Gone(fate) => Some((GlobalRank(rank as u32), *fate)),
+            RankState::Empty | RankState::Here => None,
         };
         self.seats.iter().enumerate().filter_map(gone).collect()
     }
 
     /// Ranks that are there now.
     pub fn here(&self) -> Vec<GlobalRank> {
-        self.with(Seat::Here).collect()
+        self.with(RankState::Here).collect()
     }
 
     pub fn absent(&self) -> Absent {
         Absent {
-            missing: self.with(Seat::Empty).take(RANKS_NAMED).collect(),
-            missing_count: self.with(Seat::Empty).count() as u32,
+            missing: self.with(RankState::Empty).take(RANKS_NAMED).collect(),
+            missing_count: self.with(RankState::Empty).count() as u32,
             gone: self.gone().into_iter().take(RANKS_NAMED).collect(),
             refused: self.refused(),
         }
@@ -118,7 +118,7 @@ impl Roll {
         self.refused.iter().map(entry).chain(more).collect()
     }
 
-    fn with(&self, seat: Seat) -> impl Iterator<Item = GlobalRank> {
+    fn with(&self, seat: RankState) -> impl Iterator<Item = GlobalRank> {
         let ranks = self.seats.iter().enumerate().filter(move |(_, found)| **found == seat);
         ranks.map(|(rank, _)| GlobalRank(rank as u32))
     }
@@ -130,7 +130,7 @@ mod tests {
 
     #[test]
     fn a_rank_that_is_gone_stays_gone_and_keeps_its_fate() {
-        let mut roll = Roll::new(3);
+        let mut roll = Membership::new(3);
         roll.arrive(1);
         roll.arrive(1);
         assert!(!roll.all_arrived() && !roll.cannot_be_whole());
@@ -149,7 +149,7 @@ mod tests {
 
     #[test]
     fn refusals_are_counted_and_their_number_is_bounded() {
-        let mut roll = Roll::new(1);
+        let mut roll = Membership::new(1);
         (0..3).for_each(|_| roll.refuse("again".to_owned()));
         (0..100).for_each(|i| roll.refuse(format!("other {i}")));
         roll.refuse("é".repeat(REFUSAL_BYTES));

@@ -1,6 +1,6 @@
 //! The thread of a store's server: moves bytes between sockets and the hub. It never waits for one connection alone.
 
-use super::hub::Hub;
+use super::hub::ServerState;
 use super::peer::PeerId;
 use super::server::Shared;
 use crate::error::Fate;
@@ -117,7 +117,7 @@ impl Serve {
     }
 
     /// Accepts who waits. Where the process has no descriptors left, a stranger has to go, and others wait for a tick.
-    fn accept(&mut self, hub: &mut Hub, now: Instant, late: bool) {
+    fn accept(&mut self, hub: &mut ServerState, now: Instant, late: bool) {
         if !self.accepting && !late {
             return;
         }
@@ -137,7 +137,7 @@ impl Serve {
         }
     }
 
-    fn welcome(&mut self, hub: &mut Hub, mut stream: TcpStream, ip: String, now: Instant) {
+    fn welcome(&mut self, hub: &mut ServerState, mut stream: TcpStream, ip: String, now: Instant) {
         let _ = stream.set_nodelay(true);
         let id = hub.open(ip, now);
         let interest = Interest::READABLE | Interest::WRITABLE;
@@ -149,7 +149,7 @@ impl Serve {
     }
 
     /// Reads once from each socket that has something, and sends what there is to send.
-    fn turn(&mut self, hub: &mut Hub, now: Instant) {
+    fn turn(&mut self, hub: &mut ServerState, now: Instant) {
         let ids = std::mem::take(&mut self.ready);
         for &id in &ids {
             self.read(hub, id, now);
@@ -161,7 +161,7 @@ impl Serve {
     }
 
     /// Looks at all that have news. A connection that turns out to be broken is news to others.
-    fn settle_touched(&mut self, hub: &mut Hub, now: Instant) {
+    fn settle_touched(&mut self, hub: &mut ServerState, now: Instant) {
         loop {
             let ids = hub.take_touched();
             if ids.is_empty() {
@@ -173,7 +173,7 @@ impl Serve {
         }
     }
 
-    fn read(&mut self, hub: &mut Hub, id: PeerId, now: Instant) {
+    fn read(&mut self, hub: &mut ServerState, id: PeerId, now: Instant) {
         if hub.peer(id).is_some_and(|peer| peer.paused) {
             hub.proceed(id, now);
         }
@@ -191,7 +191,7 @@ impl Serve {
     }
 
     /// Sends what the socket takes, and looks at what is to become of it.
-    fn settle(&mut self, hub: &mut Hub, id: PeerId, now: Instant) {
+    fn settle(&mut self, hub: &mut ServerState, id: PeerId, now: Instant) {
         let Some(socket) = self.sockets.get_mut(&id) else { return };
         let Some(peer) = hub.peer(id) else { return self.forget(id) };
         while !peer.out.is_empty() {
@@ -230,7 +230,7 @@ impl Serve {
     }
 
     /// Sends what is left, and waits for ranks to close their ends, so that they read it.
-    fn finish(mut self, hub: &mut Hub, fate: Fate) {
+    fn finish(mut self, hub: &mut ServerState, fate: Fate) {
         let now = Instant::now();
         hub.close(fate, now);
         let end = now + CLOSE_LIMIT;

@@ -1,6 +1,6 @@
 //! The store's server: its handle, and what it is opened with.
 
-use super::hub::{Hub, Rules};
+use super::hub::{Rules, ServerState};
 use super::secret::Secret;
 use super::serve::{self, WAKER};
 use crate::error::Fate;
@@ -68,7 +68,7 @@ pub(super) struct Shared {
 }
 
 pub(super) struct State {
-    pub hub: Hub,
+    pub hub: ServerState,
     /// The store is to be closed, and how its holder goes.
     pub closing: Option<Fate>,
 }
@@ -89,7 +89,7 @@ impl StoreServer {
         let waker = Waker::new(poll.registry(), WAKER).map_err(fail_io)?;
         let tick = (options.heartbeat.min(options.hello_limit) / 4)
             .clamp(Duration::from_millis(5), Duration::from_millis(250));
-        let hub = Hub::new(rules(options), bound.to_string());
+        let hub = ServerState::new(rules(options), bound.to_string());
         let shared = Arc::new(Shared { state: Mutex::new(State { hub, closing: None }), changed: Condvar::new() });
         let serve = serve::Serve::new(poll, listener, shared.clone(), tick).map_err(fail_io)?;
         let thread = std::thread::Builder::new().name("bucketeer store".to_owned());

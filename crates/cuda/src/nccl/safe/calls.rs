@@ -2,7 +2,7 @@
 //!
 //! Data that is only moved may be of any dtype: what NCCL has no name for travels as bytes.
 
-use super::check::{self, Lie, Reducing};
+use super::check::{self, Overlap, Reducing};
 use super::{Comm, group};
 use crate::nccl::NcclError;
 use crate::nccl::result::{self, CallError, Operands, Progress};
@@ -28,7 +28,7 @@ impl Comm {
         const CALL: &str = "ncclAllReduce";
         let count = self.elements(CALL, "input", stream, input, dtype)?;
         Self::expect_len(CALL, "output", self.elements(CALL, "output", stream, output, dtype)?, count)?;
-        self.expect_lie(CALL, input, output, Lie::Same)?;
+        self.check_overlap(CALL, input, output, Overlap::Same)?;
         self.reduce_with(CALL, stream, [input, output], (dtype, op), count, |comm, on, op| {
             // SAFETY: both ranges have `count` elements and are the same or apart, as checked.
             unsafe { comm.all_reduce(on, op) }
@@ -51,7 +51,7 @@ impl Comm {
         self.expect_member(CALL, "root", root)?;
         let count = self.elements(CALL, "input", stream, input, dtype)?;
         Self::expect_len(CALL, "output", self.elements(CALL, "output", stream, output, dtype)?, count)?;
-        self.expect_lie(CALL, input, output, Lie::Same)?;
+        self.check_overlap(CALL, input, output, Overlap::Same)?;
         self.reduce_with(CALL, stream, [input, output], (dtype, op), count, |comm, on, op| {
             // SAFETY: as in `all_reduce`.
             unsafe { comm.reduce(on, op, root) }
@@ -75,7 +75,7 @@ impl Comm {
         let count = self.elements(CALL, "output", stream, output, dtype)?;
         let all = count.saturating_mul(self.size() as usize);
         Self::expect_len(CALL, "input", self.elements(CALL, "input", stream, input, dtype)?, all)?;
-        self.expect_lie(CALL, input, output, Lie::OutputInInput)?;
+        self.check_overlap(CALL, input, output, Overlap::OutputInInput)?;
         self.reduce_with(CALL, stream, [input, output], (dtype, op), count, |comm, on, op| {
             // SAFETY: the output has `count` elements, the input as many for each rank; they lie as NCCL allows.
             unsafe { comm.reduce_scatter(on, op) }
@@ -98,7 +98,7 @@ impl Comm {
         self.expect_member(CALL, "root", root)?;
         let count = self.elements(CALL, "input", stream, input, dtype)?;
         Self::expect_len(CALL, "output", self.elements(CALL, "output", stream, output, dtype)?, count)?;
-        self.expect_lie(CALL, input, output, Lie::Same)?;
+        self.check_overlap(CALL, input, output, Overlap::Same)?;
         self.move_with(CALL, stream, [input, output], dtype, count, |comm, on| {
             // SAFETY: as in `all_reduce`.
             unsafe { comm.broadcast(on, root) }
@@ -120,7 +120,7 @@ impl Comm {
         let count = self.elements(CALL, "input", stream, input, dtype)?;
         let all = count.saturating_mul(self.size() as usize);
         Self::expect_len(CALL, "output", self.elements(CALL, "output", stream, output, dtype)?, all)?;
-        self.expect_lie(CALL, input, output, Lie::InputInOutput)?;
+        self.check_overlap(CALL, input, output, Overlap::InputInOutput)?;
         self.move_with(CALL, stream, [input, output], dtype, count, |comm, on| {
             // SAFETY: the input has `count` elements, the output as many for each rank; they lie as NCCL allows.
             unsafe { comm.all_gather(on) }
@@ -146,7 +146,7 @@ impl Comm {
         if !all.is_multiple_of(size) {
             return Err(NcclError::invalid(CALL, format!("{all} elements are no {size} equal parts")));
         }
-        self.expect_lie(CALL, input, output, Lie::Apart)?;
+        self.check_overlap(CALL, input, output, Overlap::Apart)?;
         if self.nccl().0.sys().ncclAlltoAll.is_none() {
             return self.all_to_all_by_parts(stream, input, output, dtype);
         }

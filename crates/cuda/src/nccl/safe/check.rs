@@ -87,7 +87,7 @@ fn scalar(factor: f64, dtype: DType) -> Result<[u8; 8], String> {
 
 /// How two buffers of a call may lie.
 #[derive(Clone, Copy)]
-pub enum Lie {
+pub enum Overlap {
     /// Both the same, or apart.
     Same,
     /// The input is the part of the output that is this rank's, or apart.
@@ -120,7 +120,7 @@ impl Comm {
         let name = dtype.torch_name();
         if !buffer.len().is_multiple_of(width) {
             return invalid(format!(
-                "the {what} has {} bytes, which are no whole {name} of {width} bytes",
+                "the {what} has {} bytes, which are not whole {name} of {width} bytes",
                 buffer.len()
             ));
         }
@@ -148,21 +148,25 @@ impl Comm {
         ))
     }
 
-    pub(super) fn expect_lie(
+    pub(super) fn check_overlap(
         &self,
         call: &'static str,
         input: &DeviceBuffer,
         output: &DeviceBuffer,
-        lie: Lie,
+        lie: Overlap,
     ) -> Result<(), NcclError> {
         let (from, to) = (input.pointer(), output.pointer());
         let apart = from >= to + output.len() as u64 || to >= from + input.len() as u64;
         let rank = u64::from(self.rank());
         let (in_place, rule) = match lie {
-            Lie::Same => (from == to, "the same"),
-            Lie::InputInOutput => (from == to + rank * input.len() as u64, "the input this rank's part of the output"),
-            Lie::OutputInInput => (to == from + rank * output.len() as u64, "the output this rank's part of the input"),
-            Lie::Apart => (false, "one of them empty"),
+            Overlap::Same => (from == to, "the same"),
+            Overlap::InputInOutput => {
+                (from == to + rank * input.len() as u64, "the input this rank's part of the output")
+            }
+            Overlap::OutputInInput => {
+                (to == from + rank * output.len() as u64, "the output this rank's part of the input")
+            }
+            Overlap::Apart => (false, "one of them empty"),
         };
         if apart || in_place || input.is_empty() || output.is_empty() {
             return Ok(());

@@ -1,4 +1,4 @@
-//! Operators that read sizes or reckon with them.
+//! Operators that read sizes or compute with them.
 
 use crate::shrink::extents::Extent;
 use crate::shrink::node::{Node, Place};
@@ -49,7 +49,7 @@ fn arithmetic(node: &mut Node<'_>) -> Option<Shape> {
         numbers.push((position, extent));
     }
     let result = match *numbers.as_slice() {
-        [left, right] => reckoned(node, left, right),
+        [left, right] => computed(node, left, right),
         _ => None,
     };
     if let Some(result) = result {
@@ -63,7 +63,7 @@ fn arithmetic(node: &mut Node<'_>) -> Option<Shape> {
     Some(Shape::Number(node.extents().fixed(value)))
 }
 
-fn reckoned(node: &mut Node<'_>, left: (usize, Extent), right: (usize, Extent)) -> Option<Extent> {
+fn computed(node: &mut Node<'_>, left: (usize, Extent), right: (usize, Extent)) -> Option<Extent> {
     let is_text = |node: &Node<'_>, position: usize| matches!(node.args.positional[position], Arg::Int(_));
     let (a, b) = (node.size(left.1), node.size(right.1));
     match node.base {

@@ -9,50 +9,50 @@ use rustc_hash::FxBuildHasher;
 
 /// Ranks that launch together, in the order of the group's ranks.
 #[derive(PartialEq, Eq, Debug)]
-pub(super) struct Team {
+pub(super) struct ReplicaGroup {
     /// The group's name, with the ranks if other ranks use it by themselves.
     pub(super) name: String,
     pub(super) ranks: Vec<u32>,
 }
 
-/// Every team that launches anything, and each rank's.
-pub(super) struct Teams {
-    pub(super) list: Vec<Team>,
-    /// By rank and group, the team; `None` for groups in which the rank launches nothing.
+/// Every replica group that launches anything, and each rank's.
+pub(super) struct ReplicaGroups {
+    pub(super) list: Vec<ReplicaGroup>,
+    /// By rank and group, the replica group; `None` for groups in which the rank launches nothing.
     of: Vec<Vec<Option<usize>>>,
 }
 
-impl Teams {
+impl ReplicaGroups {
     pub(super) fn of(graphs: &[&Graph]) -> Result<Self, TogetherError> {
         let mut known: IndexMap<(Box<str>, Vec<u32>), (), FxBuildHasher> = IndexMap::default();
         let mut of = Vec::new();
         // Groups that are their members, as those of HLO are, are one however they are written.
         let mut listed: HashMap<&[Vec<GlobalRank>], &str, FxBuildHasher> = HashMap::default();
         for (rank, &graph) in graphs.iter().enumerate() {
-            let mut teams = vec![None; graph.groups().len()];
+            let mut replica_groups = vec![None; graph.groups().len()];
             for (group, first) in launched_in(graph, rank)? {
                 let of = graph.group(group);
-                let team = team(of, rank, graphs.len(), graph.name_of(first))?;
+                let replica_group = replica_group(of, rank, graphs.len(), graph.name_of(first))?;
                 let name = match of.is_listed() {
                     true => *listed.entry(&of.members).or_insert(&of.name),
                     false => &of.name,
                 };
-                let key = (name.into(), team);
-                teams[group.index()] = Some(known.insert_full(key, ()).0);
+                let key = (name.into(), replica_group);
+                replica_groups[group.index()] = Some(known.insert_full(key, ()).0);
             }
-            of.push(teams);
+            of.push(replica_groups);
         }
         let alone = |name: &str| known.keys().filter(|(other, _)| &**other == name).count() == 1;
         let named = |(name, ranks): &(Box<str>, Vec<u32>)| {
             let list: Vec<String> = ranks.iter().map(u32::to_string).collect();
             let name = if alone(name) { name.to_string() } else { format!("{name}{{{}}}", list.join(", ")) };
-            Team { name, ranks: ranks.clone() }
+            ReplicaGroup { name, ranks: ranks.clone() }
         };
         Ok(Self { list: known.keys().map(named).collect(), of })
     }
 
-    /// The team with which a rank launches in a group.
-    pub(super) fn team(&self, rank: usize, group: GroupId) -> Option<usize> {
+    /// The replica group with which a rank launches in a group.
+    pub(super) fn replica_group(&self, rank: usize, group: GroupId) -> Option<usize> {
         self.of[rank][group.index()]
     }
 }
@@ -77,7 +77,7 @@ fn launched_in(graph: &Graph, rank: usize) -> Result<Vec<(GroupId, NodeId)>, Tog
 }
 
 /// The list of the group that a rank is in.
-fn team(group: &ProcessGroup, rank: usize, ranks: usize, node: &str) -> Result<Vec<u32>, TogetherError> {
+fn replica_group(group: &ProcessGroup, rank: usize, ranks: usize, node: &str) -> Result<Vec<u32>, TogetherError> {
     let name = || group.name.to_string();
     if group.members.is_empty() {
         return match Membership::of_unlisted(group.size, Some(ranks as u32)) {

@@ -5,7 +5,7 @@ use bucketeer_types::{DType, GroupRank, ReduceOp};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// Whatever says what a call does: a [`Call`](super::Call) or its [`Outline`].
+/// Whatever says what a call does: a [`Call`](super::Call) or its [`CallSignature`].
 pub trait Described {
     /// What it does.
     fn op(&self) -> &Op;
@@ -44,14 +44,14 @@ pub trait Described {
 /// What a call does. Its JSON form is an object of names and numbers, as in a flight record.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(into = "Form", try_from = "Form")]
-pub struct Outline {
+pub struct CallSignature {
     op: Op,
     dtype: DType,
     input_bytes: u64,
     output_bytes: u64,
 }
 
-impl Outline {
+impl CallSignature {
     /// Of a call.
     #[must_use]
     pub fn of(call: &impl Described) -> Self {
@@ -72,7 +72,7 @@ impl Outline {
     }
 }
 
-impl Described for Outline {
+impl Described for CallSignature {
     fn op(&self) -> &Op {
         &self.op
     }
@@ -90,7 +90,7 @@ impl Described for Outline {
     }
 }
 
-impl fmt::Display for Outline {
+impl fmt::Display for CallSignature {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.op.name())?;
         if let Some(reduction) = self.op.reduction() {
@@ -130,9 +130,9 @@ struct Form {
     receive_elements: Vec<u64>,
 }
 
-impl From<Outline> for Form {
-    fn from(outline: Outline) -> Self {
-        let Outline { op, dtype, input_bytes, output_bytes } = outline;
+impl From<CallSignature> for Form {
+    fn from(outline: CallSignature) -> Self {
+        let CallSignature { op, dtype, input_bytes, output_bytes } = outline;
         let (reduction, factor_bits) = match op.reduction() {
             Some(Reduction::Op(op)) => (Some(op.name().to_owned()), None),
             Some(Reduction::PreMulSum { factor }) => (None, Some(factor.to_bits())),
@@ -158,7 +158,7 @@ impl From<Outline> for Form {
     }
 }
 
-impl TryFrom<Form> for Outline {
+impl TryFrom<Form> for CallSignature {
     type Error = String;
 
     fn try_from(form: Form) -> Result<Self, String> {
@@ -180,9 +180,9 @@ impl TryFrom<Form> for Outline {
             "send" => Op::Send { to: rank("peer", form.peer)? },
             "recv" => Op::Recv { from: rank("peer", form.peer)? },
             "barrier" => Op::Barrier,
-            other => return Err(format!("`{other}` is no op")),
+            other => return Err(format!("`{other}` is not an op")),
         };
-        let dtype = DType::from_name(&form.dtype).ok_or_else(|| format!("`{}` is no dtype", form.dtype))?;
+        let dtype = DType::from_name(&form.dtype).ok_or_else(|| format!("`{}` is not a dtype", form.dtype))?;
         Ok(Self { op, dtype, input_bytes: form.input_bytes, output_bytes: form.output_bytes })
     }
 }
@@ -207,18 +207,18 @@ mod tests {
             Op::Barrier,
         ];
         for op in ops {
-            let outline = Outline { op, dtype: DType::Bf16, input_bytes: 12, output_bytes: 14 };
+            let outline = CallSignature { op, dtype: DType::Bf16, input_bytes: 12, output_bytes: 14 };
             let text = serde_json::to_string(&outline).unwrap();
-            assert_eq!(serde_json::from_str::<Outline>(&text).unwrap(), outline, "{text}");
+            assert_eq!(serde_json::from_str::<CallSignature>(&text).unwrap(), outline, "{text}");
         }
     }
 
     #[test]
     fn json_that_is_no_call_is_refused() {
         let whole = r#"{"op":"all_reduce","reduction":"sum","dtype":"f32","input_bytes":4,"output_bytes":4}"#;
-        assert_eq!(serde_json::from_str::<Outline>(whole).unwrap().to_string(), "all_reduce sum f32 x 1");
+        assert_eq!(serde_json::from_str::<CallSignature>(whole).unwrap().to_string(), "all_reduce sum f32 x 1");
         for (from, to) in [("all_reduce", "all"), ("sum", "mean"), ("f32", "f33"), (r#""reduction":"sum","#, "")] {
-            assert!(serde_json::from_str::<Outline>(&whole.replace(from, to)).is_err(), "{to}");
+            assert!(serde_json::from_str::<CallSignature>(&whole.replace(from, to)).is_err(), "{to}");
         }
     }
 }
