@@ -297,6 +297,20 @@ fn bytes_live_from_where_they_are_made_to_their_last_use() {
 }
 
 #[test]
+fn bytes_beyond_what_a_number_holds_are_the_most_that_it_holds() {
+    let most = u64::MAX / 2;
+    let text = format!(
+        "a = input u8[4]\nb = aten.exp.default(a) : u8[{most}]\nc = aten.exp.default(a) : u8[{most}]\n\
+         d = aten.exp.default(a) : u8[{most}]\ne = aten.add.Tensor(b, c) : u8[1]\nf = aten.exp.default(d) : u8[2]\noutput(f)"
+    );
+    let graph = text::parse(&text).unwrap();
+    let live = Live::of(&graph, &Dependencies::of(&graph)).bytes;
+    assert_eq!(live[..4], [0, most, 2 * most, u64::MAX]);
+    assert_eq!(live[live.len() - 2..], [most + 2, 2]);
+    assert!(lanes(&graph).contains("live bytes: peak 16.0 EiB at node 3, d;"));
+}
+
+#[test]
 fn lanes_of_a_large_graph_stay_small() {
     let graph = text::parse(&deep(8000, 2)).unwrap();
     assert!(graph.order().len() > 50_000);

@@ -9,7 +9,6 @@ use super::live::Live;
 use super::text::{cut, visible};
 use super::{collective, counted, fill, in_words, legend, ranks};
 use bucketeer::ir::{Dependencies, Graph, GroupId, Op, Type};
-use bucketeer::passes::liveness::peak_live;
 use bucketeer::passes::survey::{Surveyed, survey};
 use bucketeer_types::sizes::human;
 
@@ -107,14 +106,14 @@ impl Lanes {
         let alone = found.iter().filter(|one| buckets.of(one.node).bucket().is_none()).count();
         let size =
             [counted(found.len(), "collective"), counted(buckets.len(), "bucket"), counted(nodes, "node")].join(", ");
-        let words: Vec<String> = (0..buckets.len()).map(|nth| cut(&in_words(graph, buckets, nth), COLUMNS)).collect();
+        let words = |nth| cut(&in_words(graph, buckets, nth), COLUMNS);
         let without_lane = left_out.iter().map(|one| one.count()).sum::<usize>();
         let without_lane = (!left_out.is_empty()).then(|| {
             format!("and {} more, with {}", counted(left_out.len(), "group"), counted(without_lane, "collective"))
         });
         Self {
             title: format!("{}: {size}", cut(&visible(&graph.name), 60)),
-            legend: legend(&words, alone).collect(),
+            legend: legend(words, buckets.len(), alone).collect(),
             nodes,
             lanes,
             left_out: without_lane,
@@ -286,17 +285,17 @@ impl Memory {
             let column = &mut columns[at * nodes.min(WIDTH as usize) / nodes];
             *column = bytes.max(*column);
         }
-        let peak = peak_live(graph);
-        let at = live.bytes.iter().position(|&bytes| bytes == peak.bytes && bytes > 0);
+        let most = live.bytes.iter().copied().max().unwrap_or(0);
+        let at = live.bytes.iter().position(|&bytes| bytes == most && bytes > 0);
         let at = at.map(|at| (at, cut(&visible(graph.name_of(graph.order()[at])), 60)));
         let place = at.as_ref().map_or_else(String::new, |(at, name)| format!(" at node {at}, {name}"));
-        let unknown = match peak.unknown {
+        let unknown = match live.unknown {
             0 => String::new(),
             unknown => format!("; {} of unknown size not counted", counted(unknown, "value")),
         };
-        let words = format!("{} bytes{place}", peak.bytes);
+        let words = format!("{} bytes{place}", most);
         Self {
-            caption: format!("live bytes: peak {}{place}; inputs not counted{unknown}", human(peak.bytes)),
+            caption: format!("live bytes: peak {}{place}; inputs not counted{unknown}", human(most)),
             peak: at.map(|(at, _)| (at * columns.len() / nodes, words)),
             columns,
         }

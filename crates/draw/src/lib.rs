@@ -174,15 +174,19 @@ const MOST_IN_LEGEND: usize = 24;
 
 impl Drawing {
     fn legend(&self) -> impl Iterator<Item = (&'static str, String)> + '_ {
-        legend(&self.buckets, self.boxes.iter().filter(|one| one.bucket.is_none()).count())
+        let alone = self.boxes.iter().filter(|one| one.bucket.is_none()).count();
+        legend(|nth| self.buckets[nth].clone(), self.buckets.len(), alone)
     }
 }
 
-/// The buckets of the legend, with their fills, and in words what is left out of it.
-fn legend(buckets: &[String], alone: usize) -> impl Iterator<Item = (&'static str, String)> + '_ {
-    let listed = buckets.iter().take(MOST_IN_LEGEND).enumerate();
-    let listed = listed.map(|(nth, words)| (fill(Some(nth)), words.clone()));
-    let more = buckets.len().saturating_sub(MOST_IN_LEGEND);
+/// The first of so many buckets in words, with their fills, and what is left out of the legend.
+fn legend(
+    words: impl Fn(usize) -> String,
+    buckets: usize,
+    alone: usize,
+) -> impl Iterator<Item = (&'static str, String)> {
+    let listed = (0..buckets.min(MOST_IN_LEGEND)).map(move |nth| (fill(Some(nth)), words(nth)));
+    let more = buckets.saturating_sub(MOST_IN_LEGEND);
     let more = (more > 0).then(|| (fill(None), format!("and {more} buckets more, in the same colours")));
     listed.chain(more).chain((alone > 0).then(|| (fill(None), format!("alone: {alone}"))))
 }

@@ -9,7 +9,7 @@ use bucketeer::ir::{Dependencies, Graph, Op, Type};
 /// Bytes alive by program order, inputs not counted.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Live {
-    /// By place in the program: bytes alive while the node there runs.
+    /// By place in the program: bytes alive while the node there runs, at most [`u64::MAX`].
     pub bytes: Vec<u64>,
     /// Values whose size is not known; they count as nothing.
     pub unknown: usize,
@@ -28,22 +28,21 @@ impl Live {
         }
         let mut live = Self { bytes: Vec::with_capacity(order.len()), unknown: 0 };
         let mut seen = vec![false; graph.arena_len()];
-        // By place: bytes whose last use is there.
-        let mut die = vec![0u64; order.len()];
-        let mut alive = 0u64;
+        // By place: bytes whose last use is there. Sums of sizes may be more than 2^64.
+        let mut die = vec![0u128; order.len()];
+        let mut alive = 0u128;
         for (at, &id) in order.iter().enumerate() {
             let class = class[id.index()];
             if !std::mem::replace(&mut seen[class], true) && !matches!(graph.node(id).op, Op::Input | Op::Output) {
-                // What sums to more than 2^64 bytes stays at the most there is.
                 let size = bytes(graph, graph.type_of(id)).unwrap_or_else(|| {
                     live.unknown += 1;
                     0
                 });
-                alive = alive.saturating_add(size);
-                die[last_use[class]] = die[last_use[class]].saturating_add(size);
+                alive += u128::from(size);
+                die[last_use[class]] += u128::from(size);
             }
-            live.bytes.push(alive);
-            alive = alive.saturating_sub(die[at]);
+            live.bytes.push(u64::try_from(alive).unwrap_or(u64::MAX));
+            alive -= die[at];
         }
         live
     }
