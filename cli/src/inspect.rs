@@ -24,6 +24,9 @@ use std::path::PathBuf;
 /// With --dot or --svg they are drawn: which depends on which, directly or through others, and in colours which ones
 /// `rewrite` would merge with the same options (CAP is as there); merged ones that stand there already have a thick or
 /// double frame. Dots are joints: they stand for many collectives that many others depend on.
+///
+/// With --svg --lanes a graph of any size is drawn by program order: a lane for each group, a bar for each collective from
+/// its launch to its last wait, and below them the bytes alive. What is too close to be told apart is one bar.
 #[derive(Debug, clap::Args)]
 pub struct InspectArgs {
     /// The file to look at: FX text, HLO text, StableHLO, a .pt2 archive or its model.json,
@@ -41,6 +44,9 @@ pub struct InspectArgs {
     /// Draw the collectives' dependencies, as SVG
     #[arg(long)]
     svg: bool,
+    /// Draw by program order instead: a lane for each group, and the bytes alive
+    #[arg(long, requires = "svg", conflicts_with_all = ["dot", "json"])]
+    lanes: bool,
     /// Where to write the drawing [default: stdout]
     #[arg(short, long, value_name = "OUT")]
     out: Option<PathBuf>,
@@ -80,7 +86,11 @@ pub fn run(arguments: InspectArgs) -> Result<Verdict> {
     facts.apply(&mut document)?;
     advice::notes(&document).iter().for_each(|note| talk::say(note));
     if arguments.dot || arguments.svg {
-        let form = if arguments.svg { picture::Form::Svg } else { picture::Form::Dot };
+        let form = match (arguments.svg, arguments.lanes) {
+            (false, _) => picture::Form::Dot,
+            (true, false) => picture::Form::Svg,
+            (true, true) => picture::Form::Lanes,
+        };
         return picture::run(&label, &document, passes, form, arguments.out.as_deref());
     }
     let mut reports = Vec::new();

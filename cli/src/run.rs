@@ -85,8 +85,8 @@ pub struct RunArgs {
     /// Seconds that a collective may take before it fails
     #[arg(long, value_name = "SECONDS", default_value_t = 600)]
     timeout: u64,
-    /// Write what ran when, of the fastest run of each, for Chrome's and Perfetto's viewers; where ranks are processes, each
-    /// writes its own, and `{rank}` in FILE stands for the rank
+    /// Write what ran when, of the fastest run of each, for Chrome's and Perfetto's viewers, with bytes, dtypes, groups and their
+    /// ranks; where ranks are processes, each writes its own, and `{rank}` in FILE stands for the rank
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
     /// With --backend nccl, the folder where each rank writes its last calls when one fails, as flight-rankN.json

@@ -2,9 +2,11 @@
 
 use bucketeer::ir::{Dependencies, Graph, NodeId, text};
 use bucketeer::passes::Pipeline;
+use bucketeer::passes::liveness::{PeakLive, peak_live};
 use bucketeer_draw::buckets::{Buckets, Fate};
+use bucketeer_draw::live::Live;
 use bucketeer_draw::order::{Item, MOST_SOURCES, items};
-use bucketeer_draw::{Drawing, dot, svg};
+use bucketeer_draw::{Drawing, Lanes, dot, lanes_svg, svg};
 use bucketeer_formats::Document;
 use kit::files;
 use proptest::prelude::*;
@@ -209,4 +211,182 @@ fn a_joint_stands_for_many_that_many_depend_on() {
     assert_eq!(items.len(), 81);
     assert_eq!(items.iter().map(|item| item.sources.len()).sum::<usize>(), 80);
     says_what_the_graph_says(&graph);
+}
+
+fn lanes(graph: &Graph) -> String {
+    bucketeer::ir::verify(graph).unwrap();
+    let buckets = Buckets::planned(graph, &Pipeline::default_rewrite()).unwrap();
+    let text = lanes_svg(&[Lanes::of(graph, &buckets)]);
+    // Tags all close, and texts hold no `<`.
+    let opened = text.matches('<').count() - text.matches("</").count() - text.matches("/>").count();
+    assert_eq!(opened, text.matches("</").count());
+    text
+}
+
+/// What is told about the mark that begins with this line.
+fn told<'a>(picture: &'a str, first: &str) -> &'a str {
+    let (_, rest) = picture.split_once(&format!("<title>{first}\n")).expect("there is such a mark");
+    rest.split_once("</title>").unwrap().0
+}
+
+#[test]
+fn a_native_graph_as_lanes() {
+    kit::assert_snapshot!("draw_native_lanes", lanes(&text::parse(SMALL).unwrap()));
+}
+
+#[test]
+fn lanes_of_every_form_are_drawn() {
+    let names = [
+        "fx/tiny_moe_bf16_rsfp32.backward.txt",
+        "fx/tiny_tp_sp_dyn_bf16.backward.txt",
+        "hlo/gpu_ar_while_body.pre_combine.hlo",
+        "hlo/ag_dims.hlo",
+        "export/cond.model.json",
+        "export/tiny.pt2",
+    ];
+    for name in names {
+        let document = Document::read(files::read(&files::fixtures().join("..").join(name))).unwrap();
+        for graph in document.graphs() {
+            let count = graph.order().iter().filter(|&&id| graph.collective(id).is_some()).count();
+            let nodes = graph.order().len();
+            let text = lanes(graph);
+            assert!(text.contains(&format!("{count} collective")) && text.contains(&format!("{nodes} node")), "{name}");
+            assert_eq!(text.matches(", its last wait<").count() + text.matches("; no wait<").count(), count, "{name}");
+        }
+    }
+}
+
+/// The most bytes that the curve shows are the peak that reports have.
+fn curve_ends_at_the_peak(graph: &Graph) {
+    let live = Live::of(graph, &Dependencies::of(graph));
+    assert_eq!(live.bytes.len(), graph.order().len());
+    let bytes = live.bytes.iter().copied().max().unwrap_or(0);
+    assert_eq!(PeakLive { bytes, unknown: live.unknown }, peak_live(graph), "\n{}", text::print(graph));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(300))]
+
+    #[test]
+    fn the_curve_of_live_bytes_has_the_peak_of_reports(graph in kit::random::graph_strategy()) {
+        curve_ends_at_the_peak(&graph);
+        let mut merged = graph;
+        Pipeline::default_rewrite().run(&mut merged).unwrap();
+        curve_ends_at_the_peak(&merged);
+    }
+}
+
+#[test]
+fn the_curve_of_live_bytes_has_the_peak_of_reports_in_real_graphs() {
+    let mut found = 0;
+    for path in files::fx().into_iter().chain(files::hlo()) {
+        for graph in files::graphs(&path) {
+            curve_ends_at_the_peak(&graph);
+            found += 1;
+        }
+    }
+    assert!(found > 20, "{found} graphs");
+}
+
+#[test]
+fn bytes_live_from_where_they_are_made_to_their_last_use() {
+    let text = "a = input f32[4]\nb = aten.relu.default(a) : f32[4]\nv = aten.view.default(b, [2, 2]) : f32[2, 2]\n\
+                c = aten.exp.default(v) : f32[2, 2]\nd = aten.exp.default(c) : f32[2, 2]\noutput(d)";
+    let graph = text::parse(text).unwrap();
+    assert_eq!(Live::of(&graph, &Dependencies::of(&graph)).bytes, [0, 16, 16, 32, 32, 16]);
+}
+
+#[test]
+fn bytes_beyond_what_a_number_holds_are_the_most_that_it_holds() {
+    let most = u64::MAX / 2;
+    let text = format!(
+        "a = input u8[4]\nb = aten.exp.default(a) : u8[{most}]\nc = aten.exp.default(a) : u8[{most}]\n\
+         d = aten.exp.default(a) : u8[{most}]\ne = aten.add.Tensor(b, c) : u8[1]\nf = aten.exp.default(d) : u8[2]\noutput(f)"
+    );
+    let graph = text::parse(&text).unwrap();
+    let live = Live::of(&graph, &Dependencies::of(&graph)).bytes;
+    assert_eq!(live[..4], [0, most, 2 * most, u64::MAX]);
+    assert_eq!(live[live.len() - 2..], [most + 2, 2]);
+    assert!(lanes(&graph).contains("live bytes: peak 16.0 EiB at node 3, d;"));
+}
+
+#[test]
+fn lanes_of_a_large_graph_stay_small() {
+    let graph = text::parse(&deep(8000, 2)).unwrap();
+    assert!(graph.order().len() > 50_000);
+    let text = lanes(&graph);
+    assert!(text.len() < 2_000_000, "{} bytes", text.len());
+    assert!(text.contains("16000 collectives"), "{}", &text[..1000]);
+    assert_eq!(text, lanes(&graph));
+    // All are told of, one by one or together.
+    let together = text.lines().filter_map(|line| line.strip_prefix("<g><title>")?.split_once(" collectives, "));
+    let together: usize = together.map(|(count, _)| count.parse::<usize>().unwrap()).sum();
+    assert_eq!(together + text.matches(", its last wait<").count(), 16_000);
+}
+
+#[test]
+fn what_is_in_flight_at_once_has_rows_and_what_has_none_is_counted() {
+    let each = |line: &dyn Fn(usize) -> String| (0..40).map(line).collect::<String>();
+    let mut text = each(&|nth| format!("p{nth} = input f32[8]\n"));
+    text += &each(&|nth| format!("r{nth} = all_reduce(p{nth}, sum, dp:8)\n"));
+    text += &each(&|nth| format!("w{nth} = wait(r{nth})\n"));
+    let outputs: Vec<String> = (0..40).map(|nth| format!("w{nth}")).collect();
+    let picture = lanes(&text::parse(&(text + &format!("output({})", outputs.join(", ")))).unwrap());
+    assert!(picture.contains(">and 28 more at once than there are rows for<"), "{picture}");
+    assert_eq!(picture.matches(", its last wait<").count(), 12);
+    assert!(told(&picture, "r11").contains("nodes 51 to 91, its last wait"), "{picture}");
+}
+
+#[test]
+fn a_bar_reaches_to_the_last_wait() {
+    let graph = "a = input f32[4]; b = input f32[8]\nc = all_gather_coalesced([a, b], dp:2)\n\
+                 w = wait(getitem(c, 0))\nr = aten.relu.default(w) : f32[8]\nv = wait(getitem(c, 1))\noutput(r, v)";
+    let picture = lanes(&text::parse(graph).unwrap());
+    assert!(told(&picture, "c").contains("nodes 2 to 7, its last wait"), "{picture}");
+}
+
+#[test]
+fn what_nobody_waits_for_ends_where_it_begins() {
+    let graph = "a = input f32[4]\nr = all_reduce(a, sum, dp:2)\nx = aten.relu.default(a) : f32[4]\noutput(x)";
+    let picture = lanes(&text::parse(graph).unwrap());
+    assert!(told(&picture, "r").ends_with("node 1; no wait"), "{picture}");
+}
+
+#[test]
+fn unknown_sizes_are_said_and_counted() {
+    let graph = "a = input f32[s0]; b = input f32[s0]\nr = all_reduce(a, sum, dp); w = wait(r)\n\
+                 t = all_reduce(b, sum, dp); v = wait(t)\nx = my.op(w)\noutput(x, v)";
+    let picture = lanes(&text::parse(graph).unwrap());
+    assert!(told(&picture, "r").starts_with("all_reduce sum, size not known"), "{picture}");
+    let caption = ">live bytes: peak 0 B; inputs not counted; 2 values of unknown size not counted<";
+    assert!(picture.contains(caption) && picture.contains(">? ranks<"), "{picture}");
+    assert!(picture.contains(">0 B and more<"), "{picture}");
+}
+
+#[test]
+fn graphs_without_collectives_or_nodes_have_lanes_of_nothing() {
+    assert!(lanes(&text::parse("output()").unwrap()).contains("0 collectives, 0 buckets, 1 node"));
+    assert!(lanes(&Graph::default()).contains("0 collectives, 0 buckets, 0 nodes"));
+    assert!(lanes_svg(&[]).starts_with("<svg"));
+}
+
+#[test]
+fn groups_beyond_the_lanes_are_counted() {
+    let line = |nth: usize| format!("p{nth} = input f32[8]; w{nth} = wait(all_reduce(p{nth}, sum, g{nth}:2))\n");
+    let picture = lanes(&text::parse(&(0..30).map(line).collect::<String>()).unwrap());
+    assert!(picture.contains(">and 6 groups more, with 6 collectives<"), "{picture}");
+}
+
+#[test]
+fn names_in_lanes_are_escaped() {
+    let mut graph = text::parse(SMALL).unwrap();
+    let first = *graph.order().iter().find(|&&id| graph.collective(id).is_some()).unwrap();
+    let name = graph.intern("q\"uo'te<b>&amp;\n\u{1}größe\\");
+    graph.node_mut(first).name = name;
+    let group = graph.collective(first).unwrap().group;
+    graph.group_mut(group).name = "<dp>".into();
+    graph.name = "]]><script>".to_owned();
+    let picture = lanes(&graph);
+    assert!(told(&picture, "q\"uo'te&lt;b&gt;&amp;amp;\\n\\u{1}größe\\").contains("group &lt;dp&gt;"), "{picture}");
+    assert!(!picture.contains("<script") && picture.chars().all(|c| c == '\n' || !c.is_control()), "{picture}");
 }

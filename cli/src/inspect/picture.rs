@@ -6,7 +6,7 @@ use crate::{Verdict, output, talk};
 use anyhow::{Result, anyhow};
 use bucketeer::passes::PipelineError;
 use bucketeer_draw::buckets::Buckets;
-use bucketeer_draw::{Drawing, dot, svg};
+use bucketeer_draw::{Drawing, Lanes, dot, lanes_svg, svg};
 use bucketeer_formats::Document;
 use std::path::Path;
 
@@ -17,6 +17,8 @@ pub enum Form {
     Dot,
     /// SVG.
     Svg,
+    /// SVG, by program order.
+    Lanes,
 }
 
 /// So many collectives fit into a picture that a person can read.
@@ -26,17 +28,22 @@ const MOST_IN_SIGHT: usize = 1000;
 pub fn run(label: &str, document: &Document, mut passes: Passes, form: Form, out: Option<&Path>) -> Result<Verdict> {
     passes.fit_to(document)?;
     passes.notes.iter().for_each(|note| talk::say(note));
-    let mut drawings = Vec::new();
+    let (mut drawings, mut lanes) = (Vec::new(), Vec::new());
     for (index, graph) in document.graphs().iter().enumerate() {
         passes.warn_of_strangers(graph);
         let buckets = Buckets::planned(graph, &passes.pipeline).map_err(|error| match error {
             PipelineError::Input(errors) => InputFault::of_verify(label, document, index, &errors).into(),
             error => anyhow!(error).context(format!("{label}: graph `{}`", graph.name)),
         })?;
+        if form == Form::Lanes {
+            lanes.push(Lanes::of(graph, &buckets));
+            continue;
+        }
         let drawing = Drawing::of(graph, &buckets);
         if drawing.collective_count() > MOST_IN_SIGHT {
             talk::advise(&format!(
-                "graph `{}` has {} collectives, more than a person can see at once",
+                "graph `{}` has {} collectives, more than a person can see at once; --svg --lanes draws them by \
+                 program order",
                 graph.name,
                 drawing.collective_count()
             ));
@@ -46,6 +53,7 @@ pub fn run(label: &str, document: &Document, mut passes: Passes, form: Form, out
     let text = match form {
         Form::Dot => dot(&drawings),
         Form::Svg => svg(&drawings),
+        Form::Lanes => lanes_svg(&lanes),
     };
     output::write(out, text.as_bytes())?;
     Ok(Verdict::Accepted)

@@ -33,14 +33,30 @@ fn options_of_a_picture_without_one_are_refused() {
     folder.run("inspect g.txt -o out.svg").expect(2, &["--dot or --svg"]);
     folder.run("inspect g.txt --all-gather 1MB").expect(2, &["--dot or --svg"]);
     folder.run("inspect g.txt --dot --svg").expect(2, &["cannot be used with"]);
+    folder.run("inspect g.txt --lanes").expect(2, &["--svg"]);
+    folder.run("inspect g.txt --dot --lanes").expect(2, &["cannot be used with"]);
+    folder.run("inspect g.txt --json --lanes").expect(2, &["cannot be used with"]);
     folder.run("inspect g.txt --dot --permute 1MB").expect(2, &["no word for several permutes"]);
+}
+
+#[test]
+fn lanes_are_drawn_of_what_is_drawn_as_boxes() {
+    let folder = Folder::with("g.txt", FX);
+    folder.run("inspect g.txt --svg --lanes -o out.svg").expect(0, &["no cap given"]);
+    let ran = folder.run_with("inspect - --svg --lanes", FX.as_bytes()).expect(0, &[]);
+    assert_eq!(ran.out(), folder.read("out.svg"));
+    assert!(ran.out().starts_with("<svg xmlns") && ran.out().contains(">live bytes: peak "), "{}", ran.out());
+    let merges = folder.run("inspect g.txt --svg --lanes --pipeline bucket-all-reduce").expect(0, &[]);
+    assert!(!merges.out().is_empty() && merges.out() != ran.out());
 }
 
 #[test]
 fn a_graph_that_is_not_well_formed_is_not_drawn() {
     let folder = Folder::with("g.bkt", "a = input f32[8]\ng = all_gather(a, G:2) : f32[9]\nw = wait(g)\noutput(w)\n");
-    let ran = folder.run("inspect g.bkt --svg").expect(1, &["g.bkt:2"]);
-    assert_eq!(ran.out(), "");
+    for form in ["--svg", "--svg --lanes"] {
+        let ran = folder.run(&format!("inspect g.bkt {form}")).expect(1, &["g.bkt:2"]);
+        assert_eq!(ran.out(), "", "{form}");
+    }
 }
 
 /// Gathers and reduces in turn, so that the order of all buckets is not that of either kind.
@@ -61,6 +77,7 @@ fn a_bucket_has_one_number_in_pictures_reports_and_json() {
     let json: serde_json::Value = serde_json::from_str(json.out()).unwrap();
     let dot = folder.run(&format!("inspect g.bkt --dot {caps}")).expect(0, &[]);
     let svg = folder.run(&format!("inspect g.bkt --svg {caps}")).expect(0, &[]);
+    let lanes = folder.run(&format!("inspect g.bkt --svg --lanes {caps}")).expect(0, &[]);
     let line = |text: &str, holds: &[&str]| {
         text.lines().find(|line| holds.iter().all(|part| line.contains(part))).unwrap_or_default().to_owned()
     };
@@ -75,5 +92,8 @@ fn a_bucket_has_one_number_in_pictures_reports_and_json() {
         assert!(drawn.contains(&format!("G, bucket {nth}\"")) && drawn.contains(&words), "{name}: {nth}, but {drawn}");
         let drawn = line(svg.out(), &[&format!(">{name}</text>")]);
         assert!(drawn.contains(&format!("G, bucket {nth}<")) && drawn.contains(&words), "{name}: {nth}, but {drawn}");
+        let (_, told) = lanes.out().split_once(&format!("<title>{name}\n")).unwrap();
+        let (told, _) = told.split_once("</g>").unwrap();
+        assert!(told.contains(&words) && told.contains(&format!(">{nth} {name}</text>")), "{name}: {nth}, but {told}");
     }
 }

@@ -1,6 +1,7 @@
 //! `run` end to end.
 
 use crate::support::{FX, Folder};
+use serde_json::json;
 
 /// Four small all-reduces and what reads them.
 const GRAPH: &str = "\
@@ -29,6 +30,60 @@ fn a_graph_runs_before_and_after_bucketing_with_equal_outputs() {
     assert_eq!(processes, 4);
     let comm = events.iter().filter(|event| event["cat"] == "comm").count();
     assert_eq!(comm, 2 * (4 + 1));
+}
+
+/// Two kinds of collectives between pairs of four ranks.
+const PAIRS: &str = "\
+group G:2 = [[0, 1], [2, 3]]
+a = input f32[64]; b = input f32[32]; c = input bf16[8]; d = input bf16[4]
+s = all_reduce(a, avg, G:2) : f32[64]; t = all_reduce(b, avg, G:2) : f32[32]
+g = all_gather(c, G:2) : bf16[16]; h = all_gather(d, G:2) : bf16[8]
+w = wait(s) : f32[64]; x = wait(t) : f32[32]; y = wait(g) : bf16[16]; z = wait(h) : bf16[8]
+output(relu(w), relu(x), y, z)
+";
+
+#[test]
+fn a_trace_says_what_was_moved_and_between_whom() {
+    let folder = Folder::with("g.bkt", PAIRS);
+    folder.run("run g.bkt --trace t.json").expect(0, &[]);
+    let trace: serde_json::Value = serde_json::from_str(&folder.read("t.json")).unwrap();
+    let events = trace["traceEvents"].as_array().unwrap();
+    for rank in 0..4 {
+        // Of a process, what its events of a kind say, by name.
+        let said = |process: usize, kind: &str| {
+            let of_kind = events.iter().filter(|event| event["pid"] == process && event["cat"] == kind);
+            let mut said: Vec<_> = of_kind.map(|event| json!([event["name"], event["args"]])).collect();
+            said.sort_by_key(ToString::to_string);
+            serde_json::Value::from(said)
+        };
+        let ranks = if rank < 2 { [0, 1] } else { [2, 3] };
+        let moved = |bytes: u64, dtype: &str| json!({"bytes": bytes, "dtype": dtype, "group": "G", "ranks": ranks});
+        let alone = json!([
+            ["g", moved(32, "bfloat16")],
+            ["h", moved(16, "bfloat16")],
+            ["s", moved(256, "float32")],
+            ["t", moved(128, "float32")],
+        ]);
+        assert_eq!(said(rank, "comm"), alone, "rank {rank}");
+        assert_eq!(said(rank, "copy"), json!([["s", {"bytes": 256}], ["t", {"bytes": 128}]]), "rank {rank}");
+        let merged = |mut moved: serde_json::Value| {
+            moved["merged"] = 2.into();
+            moved
+        };
+        // The smaller gather travels with padding, which packs and unpacks do not count.
+        let together = json!([
+            ["bucketed_all_gather", merged(moved(64, "bfloat16"))],
+            ["bucketed_all_reduce", merged(moved(384, "float32"))],
+        ]);
+        assert_eq!(said(4 + rank, "comm"), together, "rank {rank}");
+        assert_eq!(said(4 + rank, "pack"), json!([["cat", {"bytes": 384}], ["cat_1", {"bytes": 24}]]), "rank {rank}");
+        assert_eq!(said(4 + rank, "unpack"), json!([["clone", {"bytes": 48}]]), "rank {rank}");
+        for process in [rank, 4 + rank] {
+            let others = events.iter().filter(|event| event["pid"] == process);
+            let mut others = others.filter(|event| event["cat"] == "compute" || event["cat"] == "wait");
+            assert!(others.all(|event| event["args"].is_null()), "rank {rank}");
+        }
+    }
 }
 
 #[test]

@@ -121,7 +121,11 @@ fn each_rank_writes_a_trace_of_both_programs() {
         let names = events.iter().filter(|event| event["name"] == "process_name");
         let names: Vec<&str> = names.map(|event| event["args"]["name"].as_str().unwrap()).collect();
         assert_eq!(names, [format!("rank {rank}, as it came"), format!("rank {rank}, bucketed")]);
-        assert_eq!(events.iter().filter(|event| event["cat"] == "comm").count(), 21 + 1);
+        let comm: Vec<_> = events.iter().filter(|event| event["cat"] == "comm").collect();
+        assert_eq!(comm.len(), 21 + 1);
+        assert!(comm.iter().all(|event| event["args"]["ranks"] == serde_json::json!([0, 1, 2, 3])), "{comm:?}");
+        assert!(comm.iter().all(|event| event["args"]["bytes"].as_u64().is_some_and(|bytes| bytes > 0)), "{comm:?}");
+        assert_eq!(comm.iter().filter(|event| event["args"]["merged"] == 21).count(), 1, "{comm:?}");
     }
 }
 

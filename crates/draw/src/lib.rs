@@ -1,19 +1,26 @@
 //! Pictures of a graph's collectives: what depends on what, and which travel together.
 //!
 //! A [`Drawing`] holds a box for each collective and the lines between them; [`dot`] writes it for Graphviz, [`svg`] as
-//! a picture of its own. Equal graphs give equal bytes.
+//! a picture of its own. [`Lanes`] hold a bar for each collective by program order, and the bytes alive; [`lanes_svg`]
+//! writes them, of graphs of any size. Equal graphs give equal bytes.
 //!
 //! * [`order`]: the lines, few of them, whatever the graph;
 //! * [`buckets`]: which collectives have one colour;
+//! * [`live`]: bytes alive by program order;
 //! * `text`: sizes, and names that fit and are escaped.
 
 pub mod buckets;
 mod dot;
+mod lanes;
+mod lanes_svg;
+pub mod live;
 pub mod order;
 mod svg;
 mod text;
 
 pub use dot::dot;
+pub use lanes::Lanes;
+pub use lanes_svg::lanes_svg;
 pub use svg::svg;
 
 use bucketeer::ir::{Dependencies, Graph, NodeId, ProcessGroup};
@@ -58,8 +65,7 @@ impl Drawing {
     pub fn of(graph: &Graph, buckets: &Buckets) -> Self {
         let dependencies = Dependencies::of(graph);
         let found = survey(graph, &dependencies);
-        let count = |number: usize, noun: &str| format!("{number} {noun}{}", if number == 1 { "" } else { "s" });
-        let size = format!("{}, {}", count(found.len(), "collective"), count(buckets.len(), "bucket"));
+        let size = format!("{}, {}", counted(found.len(), "collective"), counted(buckets.len(), "bucket"));
         Self {
             title: format!("{}: {size}", visible(&graph.name)),
             boxes: found.iter().map(|one| collective(graph, buckets, one)).collect(),
@@ -73,6 +79,11 @@ impl Drawing {
     pub fn collective_count(&self) -> usize {
         self.boxes.len()
     }
+}
+
+/// `1 bucket`, `2 buckets`.
+fn counted(number: usize, noun: &str) -> String {
+    format!("{number} {noun}{}", if number == 1 { "" } else { "s" })
 }
 
 fn collective(graph: &Graph, buckets: &Buckets, one: &Surveyed) -> Collective {
@@ -162,15 +173,22 @@ fn fill(bucket: Option<usize>) -> &'static str {
 const MOST_IN_LEGEND: usize = 24;
 
 impl Drawing {
-    /// The buckets of the legend, with their fills, and in words what is left out of it.
     fn legend(&self) -> impl Iterator<Item = (&'static str, String)> + '_ {
-        let listed = self.buckets.iter().take(MOST_IN_LEGEND).enumerate();
-        let listed = listed.map(|(nth, words)| (fill(Some(nth)), words.clone()));
         let alone = self.boxes.iter().filter(|one| one.bucket.is_none()).count();
-        let more = self.buckets.len().saturating_sub(MOST_IN_LEGEND);
-        let more = (more > 0).then(|| (fill(None), format!("and {more} buckets more, in the same colours")));
-        listed.chain(more).chain((alone > 0).then(|| (fill(None), format!("alone: {alone}"))))
+        legend(|nth| self.buckets[nth].clone(), self.buckets.len(), alone)
     }
+}
+
+/// The first of so many buckets in words, with their fills, and what is left out of the legend.
+fn legend(
+    words: impl Fn(usize) -> String,
+    buckets: usize,
+    alone: usize,
+) -> impl Iterator<Item = (&'static str, String)> {
+    let listed = (0..buckets.min(MOST_IN_LEGEND)).map(move |nth| (fill(Some(nth)), words(nth)));
+    let more = buckets.saturating_sub(MOST_IN_LEGEND);
+    let more = (more > 0).then(|| (fill(None), format!("and {more} buckets more, in the same colours")));
+    listed.chain(more).chain((alone > 0).then(|| (fill(None), format!("alone: {alone}"))))
 }
 
 #[cfg(doctest)]

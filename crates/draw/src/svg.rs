@@ -12,7 +12,7 @@ use std::fmt::Write;
 const BOX_WIDTH: i64 = 208;
 const BOX_HEIGHT: i64 = 48;
 const GAP: i64 = 16;
-const MARGIN: i64 = 24;
+pub(super) const MARGIN: i64 = 24;
 /// Between two bands; each lane of joints between them adds one more.
 const BAND_GAP: i64 = 56;
 const LANE: i64 = 12;
@@ -36,7 +36,7 @@ pub fn svg(drawings: &[Drawing]) -> String {
     let mut body = String::new();
     let mut y = MARGIN;
     for (drawing, layout) in drawings.iter().zip(&layouts) {
-        y = head(&mut body, drawing, y);
+        y = head(&mut body, &drawing.title, drawing.legend(), y);
         let _ = writeln!(body, "<g transform=\"translate({} {y})\">", (width - layout.width) / 2);
         picture(&mut body, drawing, layout);
         body.push_str("</g>\n");
@@ -53,12 +53,17 @@ pub fn svg(drawings: &[Drawing]) -> String {
 }
 
 /// Title and legend; returns where the picture begins.
-fn head(out: &mut String, drawing: &Drawing, mut y: i64) -> i64 {
+pub(super) fn head(
+    out: &mut String,
+    title: &str,
+    legend: impl Iterator<Item = (&'static str, String)>,
+    mut y: i64,
+) -> i64 {
     y += 14;
-    let title = escaped(&drawing.title);
+    let title = escaped(title);
     let _ = writeln!(out, "<text x=\"{MARGIN}\" y=\"{y}\" font-size=\"15\" font-weight=\"bold\">{title}</text>");
     y += 10;
-    for (fill, words) in drawing.legend() {
+    for (fill, words) in legend {
         let _ = writeln!(
             out,
             "<rect x=\"{MARGIN}\" y=\"{y}\" width=\"14\" height=\"12\" fill=\"{fill}\" stroke=\"#444444\"/>\
@@ -197,6 +202,6 @@ fn draw_box(out: &mut String, one: &Collective, x: i64, y: i64) {
 }
 
 /// A text between tags.
-fn escaped(text: &str) -> String {
+pub(super) fn escaped(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }

@@ -303,7 +303,7 @@ impl<'a> DeviceExecutor<'a> {
         }
         // Collectives may send inputs, and no step says when these are there.
         self.compute.synchronize().map_err(|error| fault("the inputs", &error))?;
-        let mut clock = Clock::start(program);
+        let mut clock = Clock::start(program, &self.host.groups);
         let comm = Comm::new(program.steps.len());
         let (streams, backend) = (self.comm.clone(), self.host.backend);
         let done = std::thread::scope(|scope| {

@@ -47,7 +47,7 @@ pub use tensor_file::{
     OutputFileError, TensorFault, TensorFile, TensorFileError, check_outputs, output_names, to_safetensors,
 };
 pub use times::{StepKindTimes, Times};
-pub use trace::{Event, Row, chrome_trace};
+pub use trace::{Event, Launch, Moved, Row, chrome_trace};
 
 use bucketeer::ir::{DType, GlobalRank, GroupRank, Membership};
 use bucketeer::program::{
@@ -310,7 +310,7 @@ impl<'a> Executor<'a> {
     pub fn run(&mut self, inputs: &[Output], kernels: &mut dyn Kernels) -> Result<Run, RunError> {
         let program = self.program;
         self.memory.take_inputs(inputs)?;
-        let (works, clock) = (vec![None; program.steps.len()], Clock::start(program));
+        let (works, clock) = (vec![None; program.steps.len()], Clock::start(program, &self.groups));
         let mut running = Running { executor: self, works, clock, unknown: Vec::new() };
         for (index, step) in program.steps.iter().enumerate() {
             for &before in &step.after {

@@ -1,7 +1,8 @@
 //! Where the time of a run went.
 
-use super::trace::{Event, Row};
-use bucketeer::program::{Program, Step, StepId, StepKind, Stream};
+use super::trace::{Event, Launch, Moved, Row};
+use bucketeer::program::{Collective, CommOp, Part, Program, Segment, Step, StepId, StepKind, Stream};
+use bucketeer_comm::Group;
 use std::time::{Duration, Instant};
 
 /// How long a wait may be nothing.
@@ -40,6 +41,8 @@ pub struct Times {
 /// Keeps the times of a run.
 pub(super) struct Clock<'p> {
     program: &'p Program,
+    /// By index in the program: none for groups that this rank is not in.
+    groups: Vec<Option<Group>>,
     start: Instant,
     times: Times,
     events: Vec<Event>,
@@ -48,9 +51,10 @@ pub(super) struct Clock<'p> {
 }
 
 impl<'p> Clock<'p> {
-    pub fn start(program: &'p Program) -> Self {
+    pub fn start(program: &'p Program, groups: &[Option<Group>]) -> Self {
+        let groups = groups.to_vec();
         let start = Instant::now();
-        Self { program, start, times: Times::default(), events: Vec::new(), in_flight: Vec::new() }
+        Self { program, groups, start, times: Times::default(), events: Vec::new(), in_flight: Vec::new() }
     }
 
     fn step(&self, id: StepId) -> &'p Step {
@@ -139,7 +143,40 @@ impl<'p> Clock<'p> {
 
     fn event(&mut self, id: StepId, row: Row, what: &'static str, start: Instant, time: Duration) {
         let name = self.step(id).node.clone();
-        self.events.push(Event { row, name, what, start: start - self.start, time });
+        // Who adds up bytes is not to count a collective twice.
+        let moved = if what == "wait" { None } else { self.moved(id) };
+        self.events.push(Event { row, name, what, start: start - self.start, time, moved });
+    }
+
+    fn moved(&self, id: StepId) -> Option<Moved> {
+        let own = |bytes| Some(Moved { bytes, launch: None });
+        match &self.step(id).kind {
+            StepKind::Collective(comm) => {
+                let sum = |range: fn(&Part) -> u64| comm.parts.iter().map(range).fold(0, u64::saturating_add);
+                let bytes = sum(|part| part.send.bytes).max(sum(|part| part.recv.bytes));
+                Some(Moved { bytes, launch: self.launch(comm) })
+            }
+            StepKind::Pack(moves) | StepKind::Unpack(moves) => own(self.bytes(&moves.segments)),
+            StepKind::Copy(segment) => own(self.bytes(std::slice::from_ref(segment))),
+            StepKind::Compute(_) | StepKind::Wait(_) | StepKind::Run(_) => None,
+        }
+    }
+
+    fn launch(&self, comm: &Collective) -> Option<Launch> {
+        Some(Launch {
+            group: self.groups[comm.group as usize].clone()?,
+            dtype: (!matches!(comm.op, CommOp::Barrier)).then_some(comm.dtype),
+            merged: (!comm.members.is_empty()).then_some(comm.members.len()),
+        })
+    }
+
+    /// Bytes of the elements that segments write.
+    fn bytes(&self, segments: &[Segment]) -> u64 {
+        let one = |segment: &Segment| {
+            let layout = &self.program.layouts[segment.to.layout.0 as usize];
+            layout.elements().unwrap_or(0).saturating_mul(layout.dtype.bytes())
+        };
+        segments.iter().map(one).fold(0, u64::saturating_add)
     }
 
     pub fn end(mut self) -> (Times, Vec<Event>) {

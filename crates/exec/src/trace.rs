@@ -1,5 +1,7 @@
 //! What ran when, in the trace event format that Chrome's and Perfetto's viewers read.
 
+use bucketeer::ir::{DType, GlobalRank};
+use bucketeer_comm::Group;
 use serde::Serialize;
 use std::time::Duration;
 
@@ -25,6 +27,29 @@ pub struct Event {
     pub start: Duration,
     /// How long. A collective is seen to be done by the next step of the compute stream.
     pub time: Duration,
+    /// What was moved: of a `comm`, a `pack`, an `unpack` and a `copy`.
+    pub moved: Option<Moved>,
+}
+
+/// What was moved.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Moved {
+    /// In bytes. Of a collective the larger of what this rank sends and what it receives, with padding; of others the
+    /// elements that they write, without.
+    pub bytes: u64,
+    /// Of a collective, how.
+    pub launch: Option<Launch>,
+}
+
+/// A collective that ran.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Launch {
+    /// Between whom.
+    pub group: Group,
+    /// Element type; none of a barrier.
+    pub dtype: Option<DType>,
+    /// How many collectives were merged into it; none if nobody says so.
+    pub merged: Option<usize>,
 }
 
 #[derive(Serialize)]
@@ -46,16 +71,46 @@ struct Entry<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     dur: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    args: Option<Named>,
+    args: Option<Args<'a>>,
 }
 
 #[derive(Serialize)]
-struct Named {
-    name: String,
+#[serde(untagged)]
+enum Args<'a> {
+    Named {
+        name: String,
+    },
+    Moved {
+        bytes: u64,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        dtype: Option<&'static str>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        group: Option<&'a str>,
+        /// Global ranks, in the group's order.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        ranks: Option<Vec<u32>>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        merged: Option<usize>,
+    },
+}
+
+impl<'a> Args<'a> {
+    fn of(moved: &'a Moved) -> Self {
+        let launch = moved.launch.as_ref();
+        let ranks = |launch: &Launch| launch.group.members().iter().map(|&GlobalRank(rank)| rank).collect();
+        Self::Moved {
+            bytes: moved.bytes,
+            dtype: launch.and_then(|launch| launch.dtype).map(DType::torch_name),
+            group: launch.map(|launch| launch.group.name()),
+            ranks: launch.map(ranks),
+            merged: launch.and_then(|launch| launch.merged),
+        }
+    }
 }
 
 /// Events as JSON: a process for each list, such as a rank, by its name, and in it a row for each stream. Times are in
-/// microseconds.
+/// microseconds. What was moved is in `args`: `bytes`, and of collectives `dtype`, `group`, its `ranks`, and `merged`, the number
+/// of collectives merged into it, where known.
 ///
 /// # Panics
 /// Never: names and numbers can be written as JSON.
@@ -70,7 +125,7 @@ pub fn chrome_trace(processes: &[(String, &[Event])]) -> String {
         cat: None,
         ts: None,
         dur: None,
-        args: Some(Named { name }),
+        args: Some(Args::Named { name }),
     };
     for (rank, (name, list)) in processes.iter().enumerate() {
         events.push(label(rank, 0, "process_name", name.clone()));
@@ -93,7 +148,7 @@ pub fn chrome_trace(processes: &[(String, &[Event])]) -> String {
             cat: Some(event.what),
             ts: Some(micros(event.start)),
             dur: Some(micros(event.time)),
-            args: None,
+            args: event.moved.as_ref().map(Args::of),
         }));
     }
     let trace = serde_json::to_string(&Trace { events });
