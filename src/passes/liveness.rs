@@ -15,9 +15,25 @@ pub struct PeakLive {
     pub unknown: usize,
 }
 
+/// Bytes alive by program order, inputs not counted.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct LiveBytes {
+    /// By place in the program: bytes alive while the node there runs, at most [`u64::MAX`].
+    pub bytes: Vec<u64>,
+    /// Values whose size is not known; they count as nothing.
+    pub unknown: usize,
+}
+
 /// Computes the peak of a graph.
 #[must_use]
 pub fn peak_live(graph: &Graph) -> PeakLive {
+    let LiveBytes { bytes, unknown } = live_bytes(graph);
+    PeakLive { bytes: bytes.into_iter().max().unwrap_or(0), unknown }
+}
+
+/// Follows what is alive through a graph.
+#[must_use]
+pub fn live_bytes(graph: &Graph) -> LiveBytes {
     let memory = Memory::with_whole_lists(graph, &EffectTable::of(graph));
     let class_of = |id: NodeId| memory.class[id.index()] as usize;
     let order = graph.order();
@@ -28,29 +44,24 @@ pub fn peak_live(graph: &Graph) -> PeakLive {
             last_use[class_of(operand)] = at as u32;
         }
     }
-    let mut peak = PeakLive::default();
-    let mut size = vec![0u64; graph.arena_len()];
+    let mut live = LiveBytes { bytes: Vec::with_capacity(order.len()), unknown: 0 };
     let mut seen = vec![false; graph.arena_len()];
-    let mut dies = vec![Vec::new(); order.len()];
-    let mut alive = 0u64;
+    // By place: bytes whose last use is there. Sums of sizes may be more than 2^64.
+    let mut dies = vec![0u128; order.len()];
+    let mut alive = 0u128;
     for (at, &id) in order.iter().enumerate() {
         let class = class_of(id);
         if !std::mem::replace(&mut seen[class], true) && !matches!(graph.node(id).op, Op::Input | Op::Output) {
-            match bytes(graph, graph.type_of(id)) {
-                Some(bytes) => size[class] = bytes,
-                None => peak.unknown += 1,
-            }
-            alive = alive.saturating_add(size[class]);
-            if size[class] > 0 {
-                dies[last_use[class] as usize].push(class);
-            }
+            let bytes = bytes(graph, graph.type_of(id));
+            live.unknown += usize::from(bytes.is_none());
+            let bytes = u128::from(bytes.unwrap_or(0));
+            alive += bytes;
+            dies[last_use[class] as usize] += bytes;
         }
-        peak.bytes = peak.bytes.max(alive);
-        for class in std::mem::take(&mut dies[at]) {
-            alive -= size[class];
-        }
+        live.bytes.push(u64::try_from(alive).unwrap_or(u64::MAX));
+        alive -= dies[at];
     }
-    peak
+    live
 }
 
 /// Bytes of a value; what is not a tensor takes none.

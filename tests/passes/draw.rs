@@ -2,9 +2,8 @@
 
 use bucketeer::ir::{Dependencies, Graph, NodeId, text};
 use bucketeer::passes::Pipeline;
-use bucketeer::passes::liveness::{PeakLive, peak_live};
+use bucketeer::passes::liveness::live_bytes;
 use bucketeer_draw::buckets::{Buckets, Fate};
-use bucketeer_draw::live::Live;
 use bucketeer_draw::order::{Item, MOST_SOURCES, items};
 use bucketeer_draw::{Drawing, Lanes, dot, lanes_svg, svg};
 use bucketeer_formats::Document;
@@ -256,46 +255,6 @@ fn lanes_of_every_form_are_drawn() {
     }
 }
 
-/// The most bytes that the curve shows are the peak that reports have.
-fn curve_ends_at_the_peak(graph: &Graph) {
-    let live = Live::of(graph, &Dependencies::of(graph));
-    assert_eq!(live.bytes.len(), graph.order().len());
-    let bytes = live.bytes.iter().copied().max().unwrap_or(0);
-    assert_eq!(PeakLive { bytes, unknown: live.unknown }, peak_live(graph), "\n{}", text::print(graph));
-}
-
-proptest! {
-    #![proptest_config(ProptestConfig::with_cases(300))]
-
-    #[test]
-    fn the_curve_of_live_bytes_has_the_peak_of_reports(graph in kit::random::graph_strategy()) {
-        curve_ends_at_the_peak(&graph);
-        let mut merged = graph;
-        Pipeline::default_rewrite().run(&mut merged).unwrap();
-        curve_ends_at_the_peak(&merged);
-    }
-}
-
-#[test]
-fn the_curve_of_live_bytes_has_the_peak_of_reports_in_real_graphs() {
-    let mut found = 0;
-    for path in files::fx().into_iter().chain(files::hlo()) {
-        for graph in files::graphs(&path) {
-            curve_ends_at_the_peak(&graph);
-            found += 1;
-        }
-    }
-    assert!(found > 20, "{found} graphs");
-}
-
-#[test]
-fn bytes_live_from_where_they_are_made_to_their_last_use() {
-    let text = "a = input f32[4]\nb = aten.relu.default(a) : f32[4]\nv = aten.view.default(b, [2, 2]) : f32[2, 2]\n\
-                c = aten.exp.default(v) : f32[2, 2]\nd = aten.exp.default(c) : f32[2, 2]\noutput(d)";
-    let graph = text::parse(text).unwrap();
-    assert_eq!(Live::of(&graph, &Dependencies::of(&graph)).bytes, [0, 16, 16, 32, 32, 16]);
-}
-
 #[test]
 fn bytes_beyond_what_a_number_holds_are_the_most_that_it_holds() {
     let most = u64::MAX / 2;
@@ -304,7 +263,7 @@ fn bytes_beyond_what_a_number_holds_are_the_most_that_it_holds() {
          d = aten.exp.default(a) : u8[{most}]\ne = aten.add.Tensor(b, c) : u8[1]\nf = aten.exp.default(d) : u8[2]\noutput(f)"
     );
     let graph = text::parse(&text).unwrap();
-    let live = Live::of(&graph, &Dependencies::of(&graph)).bytes;
+    let live = live_bytes(&graph).bytes;
     assert_eq!(live[..4], [0, most, 2 * most, u64::MAX]);
     assert_eq!(live[live.len() - 2..], [most + 2, 2]);
     assert!(lanes(&graph).contains("live bytes: peak 16.0 EiB at node 3, d;"));

@@ -8,6 +8,7 @@ mod fresh;
 mod hlo_jax;
 mod hlo_rewrite;
 mod hlo_schedule;
+mod liveness;
 mod merging;
 mod options;
 mod oracle;

@@ -5,10 +5,10 @@
 //! the size of a picture has a bound that no graph exceeds. Cost: linear in the graph.
 
 use super::buckets::Buckets;
-use super::live::Live;
 use super::text::{cut, visible};
 use super::{collective, counted, fill, in_words, legend, ranks};
 use bucketeer::ir::{Dependencies, Graph, GroupId, Op, Type};
+use bucketeer::passes::liveness::{LiveBytes, live_bytes};
 use bucketeer::passes::survey::{Surveyed, survey};
 use bucketeer_types::sizes::human;
 
@@ -117,7 +117,7 @@ impl Lanes {
             nodes,
             lanes,
             left_out: without_lane,
-            memory: Memory::of(graph, &Live::of(graph, &dependencies)),
+            memory: Memory::of(graph, &live_bytes(graph)),
         }
     }
 }
@@ -278,7 +278,7 @@ fn mark(graph: &Graph, buckets: &Buckets, found: &[Surveyed], row: usize, bars: 
 const SEVERAL: &str = "#bbbbbb";
 
 impl Memory {
-    fn of(graph: &Graph, live: &Live) -> Self {
+    fn of(graph: &Graph, live: &LiveBytes) -> Self {
         let nodes = live.bytes.len();
         let mut columns = vec![0; nodes.min(WIDTH as usize)];
         for (at, &bytes) in live.bytes.iter().enumerate() {

@@ -13,7 +13,6 @@ pub mod buckets;
 mod dot;
 mod lanes;
 mod lanes_svg;
-pub mod live;
 pub mod order;
 mod svg;
 mod text;
