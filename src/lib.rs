@@ -12,13 +12,14 @@
 //!
 //! | to | take |
 //! |---|---|
-//! | build a graph, or read our text | [`Graph`], [`ir::text::parse`] |
+//! | build a graph, or read our text | [`ir::GraphBuilder`], [`ir::text::parse`] |
 //! | say what your operators do | [`Operators`] |
 //! | run passes | [`Pipeline`], [`BucketOptions`]; the plan alone: [`passes::bucketing::plan`] |
 //! | learn why | [`BucketPlan`](passes::bucketing::BucketPlan) and its remarks |
 //! | prove a rewrite | [`prove`], [`check::ranks::check_ranks`] |
 //! | lower it, and prove that | [`lower`], [`check::program::prove`] |
 //! | keep a graph of your own | implement [`PlanGraph`](passes::select::PlanGraph); see `examples/petgraph_plan.rs` |
+//! | bring a rule or a pass of your own | [`BucketPolicy`](passes::own::BucketPolicy), [`GraphPass`](passes::own::GraphPass) |
 //! | read FX text, torch.export, HLO | the crate `bucketeer-formats` |
 //! | evaluate, run | the crates `bucketeer-eval`, `bucketeer-comm`, `bucketeer-exec` |
 //!
