@@ -6,7 +6,6 @@
 //!
 //! * [`order`]: the lines, few of them, whatever the graph;
 //! * [`buckets`]: which collectives have one colour;
-//! * [`live`]: bytes alive by program order;
 //! * `text`: sizes, and names that fit and are escaped.
 
 pub mod buckets;
