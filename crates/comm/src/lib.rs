@@ -48,6 +48,7 @@ mod device;
 mod error;
 pub mod fake;
 mod group;
+mod groups;
 pub mod kernels;
 pub mod local;
 #[cfg(feature = "mpi")]
@@ -58,6 +59,8 @@ mod outline;
 #[cfg(feature = "tcp")]
 pub mod rendezvous;
 pub mod store;
+mod ticket;
+mod transport;
 mod work;
 
 pub use backend::{Announced, Backend};
@@ -69,11 +72,6 @@ pub use outline::{Described, Outline};
 pub use work::{CallOptions, Completion, Work};
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
-
-const BLOCK_OPEN: &str = "a coalescing block is open already; end it first";
-const NO_BLOCK: &str = "no coalescing block is open; start one first";
-const OPEN_BLOCK: &str = "the call is part of a coalescing block that has not been ended";
-const WAIT_IN_BLOCK: &str = "a call of a coalescing block cannot be waited for before the block's end";
 
 /// Locks, whether or not a holder panicked: what our locks guard is whole at every point where a holder may panic.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -3,23 +3,13 @@
 use super::bytes::{Malformed, Reader, Writer};
 use super::shape::Shape;
 use crate::error::{CommError, Fate, Site};
+use crate::transport::Lane;
 use bucketeer_types::GlobalRank;
 use std::sync::Arc;
 use std::time::Duration;
 
 /// All ranks have the same; changed with the form of notes, or with the order of messages.
 pub const VERSION: u64 = 1;
-
-/// A sequence of calls of a group with the same members, as a rank sees it; places are in the group.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Lane {
-    /// All members.
-    All,
-    /// From this rank to another.
-    To(u32),
-    /// From another rank to this one.
-    From(u32),
-}
 
 /// A call of a group: its lane and number.
 pub type Place = (Lane, u64);
