@@ -47,6 +47,8 @@ mod compare;
 mod device;
 mod error;
 pub mod fake;
+#[cfg(any(feature = "mpi", feature = "nccl"))]
+mod forms;
 mod group;
 mod groups;
 pub mod kernels;

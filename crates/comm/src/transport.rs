@@ -13,6 +13,7 @@ use super::work::{CallOptions, Work};
 #[cfg(feature = "nccl")]
 use bucketeer_cuda::Stream;
 use bucketeer_types::GlobalRank;
+use serde::{Deserialize, Serialize};
 use std::borrow::Borrow;
 use std::sync::{Arc, Mutex};
 use std::thread;
@@ -225,7 +226,7 @@ pub fn lease(group: &Group, call: &Call) -> Result<Vec<Lease>, CommError> {
 }
 
 /// Which calls of a rank on a group are numbered together. Peers are ranks of the group.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Lane {
     /// Collectives.
     All,

@@ -36,7 +36,6 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
-mod bytes;
 mod engine;
 mod flight;
 mod launched;
@@ -47,6 +46,7 @@ mod shape;
 mod span;
 mod thread;
 mod wire;
+mod words;
 
 use super::backend::Backend;
 use super::buffer::Lease;
