@@ -2,6 +2,7 @@
 
 mod rendezvous;
 mod run_programs;
+mod runtime_blocks;
 mod runtime_buffers;
 mod runtime_collectives;
 mod runtime_copy;

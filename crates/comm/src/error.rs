@@ -2,6 +2,7 @@
 
 use super::buffer::BufferError;
 use bucketeer_types::GlobalRank;
+use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -29,7 +30,8 @@ impl fmt::Display for Site {
 }
 
 /// How a rank went away.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Fate {
     /// Its handle was dropped.
     Left,

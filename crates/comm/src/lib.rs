@@ -47,7 +47,10 @@ mod compare;
 mod device;
 mod error;
 pub mod fake;
+#[cfg(any(feature = "mpi", feature = "nccl"))]
+mod forms;
 mod group;
+mod groups;
 pub mod kernels;
 pub mod local;
 #[cfg(feature = "mpi")]
@@ -58,6 +61,8 @@ pub mod nccl;
 pub mod rendezvous;
 mod signature;
 pub mod store;
+mod ticket;
+mod transport;
 mod work;
 
 pub use backend::{Announced, Backend};
@@ -69,11 +74,6 @@ pub use signature::{CallSignature, Described};
 pub use work::{CallOptions, Completion, Work};
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
-
-const BLOCK_OPEN: &str = "a coalescing block is open already; end it first";
-const NO_BLOCK: &str = "no coalescing block is open; start one first";
-const OPEN_BLOCK: &str = "the call is part of a coalescing block that has not been ended";
-const WAIT_IN_BLOCK: &str = "a call of a coalescing block cannot be waited for before the block's end";
 
 /// Locks, whether or not a holder panicked: what our locks guard is whole at every point where a holder may panic.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

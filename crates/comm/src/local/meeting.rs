@@ -12,7 +12,7 @@ use std::time::Instant;
 
 /// Who meets in a channel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Lane {
+pub enum Meets {
     /// All members, each at its own place.
     All,
     /// A sender, at place 0, and a receiver, at place 1; by their places in the group.
@@ -69,20 +69,20 @@ struct Table {
 }
 
 impl Table {
-    fn channel(&mut self, lane: Lane, members: &[GlobalRank]) -> &mut Channel {
+    fn channel(&mut self, lane: Meets, members: &[GlobalRank]) -> &mut Channel {
         match lane {
-            Lane::All => &mut self.all,
-            Lane::Pair { from, to } => {
+            Meets::All => &mut self.all,
+            Meets::Pair { from, to } => {
                 let make = || Channel::new([members[from], members[to]].as_slice().into());
                 self.pairs.entry((from, to)).or_insert_with(make)
             }
         }
     }
 
-    fn next(&self, lane: Lane, place: usize) -> u64 {
+    fn next(&self, lane: Meets, place: usize) -> u64 {
         match lane {
-            Lane::All => self.all.next[place],
-            Lane::Pair { from, to } => self.pairs.get(&(from, to)).map_or(0, |channel| channel.next[place]),
+            Meets::All => self.all.next[place],
+            Meets::Pair { from, to } => self.pairs.get(&(from, to)).map_or(0, |channel| channel.next[place]),
         }
     }
 
@@ -119,12 +119,12 @@ impl Meeting {
     }
 
     /// The sequence number of the next round of the rank at a place of a lane.
-    pub fn next(&self, lane: Lane, place: usize) -> u64 {
+    pub fn next(&self, lane: Meets, place: usize) -> u64 {
         lock(&self.table).next(lane, place)
     }
 
     /// Brings a rank's calls to its next round of a lane. The last rank to come starts the transfer.
-    pub fn join(&self, lane: Lane, place: usize, post: Post, world: &World) -> Result<Arc<Round>, CommError> {
+    pub fn join(&self, lane: Meets, place: usize, post: Post, world: &World) -> Result<Arc<Round>, CommError> {
         let op = post.op;
         let mut table = lock(&self.table);
         let seq = table.next(lane, place);

@@ -32,34 +32,32 @@
 //! ```
 
 mod hook;
+mod launched;
 mod link;
 mod meeting;
 mod pin;
 mod plan;
 mod pool;
 mod round;
-mod ticket;
 mod world;
 
 pub use hook::{Action, Hook, Phase, Point};
 pub use link::{Link, LinkError, worthwhile_member_bytes};
 
-use super::backend::Backend;
 use super::buffer::Lease;
-use super::call::{Call, Op};
+use super::call::Call;
 use super::error::{CommError, Fate, Site};
 use super::group::Group;
-use super::lock;
-use super::work::{CallOptions, Work};
-use crate::signature::Described;
+use super::groups::GroupTable;
+use super::transport::{Joined, Lane, Transport, lease, parts};
 use bucketeer_types::GlobalRank;
-use meeting::{Lane, Meeting};
+use launched::Launched;
+use meeting::{Meeting, Meets};
 use round::Post;
 use std::fmt;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
-use ticket::Ticket;
 use world::World;
 
 /// Most ranks of a world.
@@ -120,7 +118,7 @@ pub fn world(ranks: u32, options: LocalOptions) -> Result<Vec<LocalRank>, CommEr
         return Err(CommError::Invalid { site, reason });
     }
     let world = Arc::new(World::new(ranks, options));
-    let handle = |rank| LocalRank { world: world.clone(), rank: GlobalRank(rank), groups: Mutex::default() };
+    let handle = |rank| LocalRank { world: world.clone(), groups: GroupTable::new(GlobalRank(rank), ranks) };
     Ok((0..ranks).map(handle).collect())
 }
 
@@ -140,7 +138,7 @@ pub fn run<T: Send>(
     thread::scope(|scope| {
         let mut threads = Vec::with_capacity(handles.len());
         for rank in handles {
-            let number = rank.rank.0;
+            let number = rank.groups.rank().0;
             let work = move || {
                 if pinned {
                     pin::pin(number as usize);
@@ -164,196 +162,84 @@ pub fn run<T: Send>(
 /// one's work first.
 pub struct LocalRank {
     world: Arc<World>,
-    rank: GlobalRank,
-    groups: Mutex<Vec<Joined>>,
-}
-
-/// A group this rank is in.
-struct Joined {
-    group: Group,
-    meeting: Arc<Meeting>,
-    /// The open coalescing block, if any.
-    block: Option<Block>,
-}
-
-struct Block {
-    calls: Vec<(Call, Vec<Lease>)>,
-    ticket: Arc<Ticket>,
+    groups: GroupTable<Joined<Self>>,
 }
 
 impl LocalRank {
     /// Ties the calling thread to the processor for this rank. [`run`] has done so.
     pub fn pin(&self) {
-        pin::pin(self.rank.0 as usize);
-    }
-
-    /// Applies a function to what this rank keeps of a group.
-    fn with<T>(
-        &self,
-        group: &Group,
-        op: &'static str,
-        apply: impl FnOnce(&mut Joined) -> Result<T, CommError>,
-    ) -> Result<T, CommError> {
-        let mut groups = lock(&self.groups);
-        match groups.get_mut(group.index()).filter(|joined| joined.group.is(group)) {
-            Some(joined) => apply(joined),
-            None => Err(group.not_made_by(self.rank, op)),
-        }
-    }
-
-    fn join(&self, name: &str, members: &[GlobalRank], op: &'static str) -> Result<Group, CommError> {
-        let mut groups = lock(&self.groups);
-        let group = Group::new(name, members, self.rank, self.world.size, groups.len())
-            .map_err(|reason| CommError::Invalid { site: Site { group: name.into(), op, seq: None }, reason })?;
-        let meeting = self.world.join(&group, op)?;
-        groups.push(Joined { group: group.clone(), meeting, block: None });
-        Ok(group)
+        pin::pin(self.groups.rank().0 as usize);
     }
 
     /// Asks the hook before a launch.
-    fn probe_before(&self, meeting: &Meeting, lane: Lane, place: usize, op: &'static str) -> Result<(), CommError> {
+    fn probe_before(&self, meeting: &Meeting, lane: Meets, place: usize, op: &'static str) -> Result<(), CommError> {
         let Some(hook) = &self.world.options.hook else { return Ok(()) };
-        let seq = meeting.next(lane, place);
-        match hook(&Point { rank: self.rank, group: &meeting.name, op, seq, phase: Phase::Before }) {
+        let (rank, seq) = (self.groups.rank(), meeting.next(lane, place));
+        match hook(&Point { rank, group: &meeting.name, op, seq, phase: Phase::Before }) {
             Action::Go => {}
             Action::Stall(time) => thread::sleep(time),
             Action::Kill => {
-                self.world.leave(self.rank, Fate::Killed);
+                self.world.leave(rank, Fate::Killed);
                 let site = Site { group: meeting.name.clone(), op, seq: Some(seq) };
-                return Err(CommError::Remote { site, rank: self.rank, fate: Fate::Killed });
+                return Err(CommError::Remote { site, rank, fate: Fate::Killed });
             }
         }
         Ok(())
     }
-
-    /// Launches calls: the collectives among them as one, each send and receive in its own lane.
-    fn launch_all(
-        &self,
-        group: &Group,
-        ticket: &Arc<Ticket>,
-        meeting: &Meeting,
-        calls: Vec<(Call, Vec<Lease>)>,
-        options: &CallOptions,
-    ) -> Result<(), CommError> {
-        let (singles, collectives): (Vec<_>, Vec<_>) =
-            calls.into_iter().partition(|(call, _)| call.op().peer().is_some());
-        let mut posts = Vec::with_capacity(singles.len() + 1);
-        if let Some((first, _)) = collectives.first() {
-            let op = if collectives.len() == 1 { first.op().name() } else { "coalesced" };
-            let (calls, leases): (Vec<_>, Vec<_>) = collectives.into_iter().unzip();
-            posts.push((Lane::All, group.place(), Post { op, calls, leases: leases.into_iter().flatten().collect() }));
-        }
-        for (call, leases) in singles {
-            let (here, peer) = (group.place(), call.op().peer().map_or(0, |peer| peer.0 as usize));
-            let (lane, place) = match call.op() {
-                Op::Send { .. } => (Lane::Pair { from: here, to: peer }, 0),
-                _ => (Lane::Pair { from: peer, to: here }, 1),
-            };
-            posts.push((lane, place, Post { op: call.op().name(), calls: vec![call], leases }));
-        }
-        let timeout = options.timeout.unwrap_or(self.world.options.timeout);
-        let join = |(lane, place, post): (Lane, usize, Post)| {
-            let op = post.op;
-            self.probe_before(meeting, lane, place, op)?;
-            Ok((op, meeting.join(lane, place, post, &self.world)?))
-        };
-        ticket.launch(posts.into_iter().map(join).collect(), timeout)
-    }
-
-    fn finish(ticket: Arc<Ticket>, options: &CallOptions) -> Result<Work, CommError> {
-        let work = Work::new(ticket);
-        if !options.async_op {
-            work.wait(None)?;
-        }
-        Ok(work)
-    }
 }
 
-impl Backend for LocalRank {
-    fn name(&self) -> &'static str {
-        "local"
+impl Transport for LocalRank {
+    const NAME: &'static str = "local";
+    type State = Arc<Meeting>;
+    type Held = Vec<Lease>;
+    type Pending = Launched;
+
+    fn groups(&self) -> &GroupTable<Joined<Self>> {
+        &self.groups
     }
 
-    fn rank(&self) -> GlobalRank {
-        self.rank
+    fn timeout(&self) -> Duration {
+        self.world.options.timeout
     }
 
-    fn world_size(&self) -> u32 {
-        self.world.size
+    fn join(&self, group: &Group, op: &'static str) -> Result<Self::State, CommError> {
+        self.world.join(group, op)
     }
 
-    fn new_group(&self, name: &str, members: &[GlobalRank]) -> Result<Group, CommError> {
-        self.join(name, members, "new_group")
+    fn hold(&self, group: &Group, _: &Self::State, call: &Call) -> Result<Self::Held, CommError> {
+        lease(group, call)
     }
 
-    fn joined(&self, name: &str, members: &[GlobalRank]) -> Option<Group> {
-        lock(&self.groups).iter().map(|joined| &joined.group).find(|group| group.is_of(name, members)).cloned()
-    }
-
-    fn launch(&self, group: &Group, call: Call, options: &CallOptions) -> Result<Work, CommError> {
-        let op = call.op().name();
-        let (meeting, ticket, calls) = self.with(group, op, |joined| {
-            call.check(group).map_err(|reason| group.invalid(op, reason))?;
-            let leases = call.lease(group);
-            let leases = leases.map_err(|error| CommError::Buffer { site: group.site(op), error })?;
-            let meeting = joined.meeting.clone();
-            match &mut joined.block {
-                Some(_) if !options.async_op => Err(group.invalid(op, super::WAIT_IN_BLOCK)),
-                Some(block) => {
-                    block.calls.push((call, leases));
-                    Ok((meeting, block.ticket.clone(), Vec::new()))
-                }
-                None => {
-                    let ticket = Ticket::new(self.world.clone(), meeting.clone(), self.rank);
-                    Ok((meeting, Arc::new(ticket), vec![(call, leases)]))
-                }
-            }
-        })?;
-        if calls.is_empty() {
-            return Ok(Work::new(ticket));
+    fn post(
+        &self,
+        group: &Group,
+        meeting: &Self::State,
+        calls: Vec<(Call, Self::Held)>,
+        _: Duration,
+    ) -> Result<Launched, CommError> {
+        let mut rounds = Vec::new();
+        for part in parts(calls) {
+            let (op, here) = (part.op, group.place());
+            let (meets, place) = match part.lane {
+                Lane::All => (Meets::All, here),
+                Lane::To(peer) => (Meets::Pair { from: here, to: peer as usize }, 0),
+                Lane::From(peer) => (Meets::Pair { from: peer as usize, to: here }, 1),
+            };
+            self.probe_before(meeting, meets, place, op)?;
+            let post = Post { op, calls: part.calls, leases: part.held.into_iter().flatten().collect() };
+            rounds.push((op, meeting.join(meets, place, post, &self.world)?));
         }
-        self.launch_all(group, &ticket, &meeting, calls, options)?;
-        Self::finish(ticket, options)
+        Ok(Launched::new(self.world.clone(), meeting.clone(), self.groups.rank(), rounds))
     }
 
-    fn start_coalescing(&self, group: &Group) -> Result<(), CommError> {
-        self.with(group, "start_coalescing", |joined| {
-            if joined.block.is_some() {
-                return Err(group.invalid("start_coalescing", super::BLOCK_OPEN));
-            }
-            let ticket = Ticket::new(self.world.clone(), joined.meeting.clone(), self.rank);
-            joined.block = Some(Block { calls: Vec::new(), ticket: Arc::new(ticket) });
-            Ok(())
-        })
-    }
-
-    fn end_coalescing(&self, group: &Group, options: &CallOptions) -> Result<Work, CommError> {
-        let (meeting, block) = self.with(group, "end_coalescing", |joined| match joined.block.take() {
-            Some(block) => Ok((joined.meeting.clone(), block)),
-            None => Err(group.invalid("end_coalescing", super::NO_BLOCK)),
-        })?;
-        self.launch_all(group, &block.ticket, &meeting, block.calls, options)?;
-        Self::finish(block.ticket, options)
-    }
-
-    fn abort(&self, group: &Group) {
-        let found = self.with(group, "abort", |joined| Ok(joined.meeting.clone()));
-        if let Ok(meeting) = found {
-            meeting.abort(self.rank);
-        }
-    }
-
-    fn shrink(&self, group: &Group, failed: &[GlobalRank]) -> Result<Group, CommError> {
-        let meeting = self.with(group, "shrink", |joined| Ok(joined.meeting.clone()))?;
-        let (name, members) = group.without(failed).map_err(|reason| group.invalid("shrink", reason))?;
-        meeting.abort(self.rank);
-        self.join(&name, &members, "shrink")
+    fn give_up(&self, _: &Group, meeting: &Self::State) {
+        meeting.abort(self.groups.rank());
     }
 }
 
 impl Drop for LocalRank {
     fn drop(&mut self) {
         let fate = if thread::panicking() { Fate::Panicked } else { Fate::Left };
-        self.world.leave(self.rank, fate);
+        self.world.leave(self.groups.rank(), fate);
     }
 }

@@ -30,15 +30,9 @@ pub struct World {
 
 #[derive(Default)]
 struct Registry {
-    groups: Vec<Entry>,
+    groups: Vec<Arc<Meeting>>,
     by_name: HashMap<Arc<str>, Vec<usize>>,
     fates: HashMap<GlobalRank, Fate>,
-}
-
-struct Entry {
-    meeting: Arc<Meeting>,
-    /// By place.
-    joined: Vec<bool>,
 }
 
 /// What rounds ask for faults.
@@ -81,8 +75,7 @@ impl World {
         let own = group.members()[group.place()];
         let Registry { groups, by_name, fates } = &mut *registry;
         let named = by_name.entry(group.shared_name()).or_default();
-        for entry in named.iter().filter_map(|index| groups.get(*index)) {
-            let theirs = &entry.meeting.members;
+        for theirs in named.iter().filter_map(|index| groups.get(*index)).map(|meeting| &meeting.members) {
             let Some(shared) = group.members().iter().find(|rank| theirs.contains(rank)) else { continue };
             if **theirs != *group.members() {
                 let (ours, theirs) = (numbers(group.members()), numbers(theirs));
@@ -93,29 +86,25 @@ impl World {
                 return Err(invalid(reason));
             }
         }
-        let found = named.iter().copied().find(|index| groups[*index].meeting.members.contains(&own));
-        let index = found.unwrap_or(groups.len());
-        if found.is_none() {
-            if let Some((rank, fate)) = group.members().iter().find_map(|rank| Some((*rank, *fates.get(rank)?))) {
-                return Err(CommError::Remote { site: site(), rank, fate });
-            }
-            let (level, link) = (self.options.debug, self.options.link);
-            let meeting = Meeting::new(group.shared_name(), group.shared_members(), level, link, self.probe());
-            groups.push(Entry { meeting: Arc::new(meeting), joined: vec![false; group.size()] });
-            named.push(index);
+        if let Some(index) = named.iter().find(|index| groups[**index].members.contains(&own)) {
+            return Ok(groups[*index].clone());
         }
-        let entry = &mut groups[index];
-        if std::mem::replace(&mut entry.joined[group.place()], true) {
-            return Err(invalid(format!("rank {} has joined before", own.0)));
+        if let Some((rank, fate)) = group.members().iter().find_map(|rank| Some((*rank, *fates.get(rank)?))) {
+            return Err(CommError::Remote { site: site(), rank, fate });
         }
-        Ok(entry.meeting.clone())
+        let (level, link) = (self.options.debug, self.options.link);
+        let meeting = Meeting::new(group.shared_name(), group.shared_members(), level, link, self.probe());
+        let meeting = Arc::new(meeting);
+        named.push(groups.len());
+        groups.push(meeting.clone());
+        Ok(meeting)
     }
 
     /// A rank is gone: its groups break.
     pub fn leave(&self, rank: GlobalRank, fate: Fate) {
         let mut registry = lock(&self.registry);
         registry.fates.entry(rank).or_insert(fate);
-        let groups = registry.groups.iter().map(|entry| &entry.meeting);
+        let groups = registry.groups.iter();
         let lost: Vec<Arc<Meeting>> = groups.filter(|meeting| meeting.members.contains(&rank)).cloned().collect();
         drop(registry);
         for meeting in lost {

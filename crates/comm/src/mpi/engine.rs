@@ -9,11 +9,12 @@
 //! send ends, buffers come back, and MPI can be ended.
 
 use super::flight::{Flight, Outcome, Post, Step};
-use super::note::{Arrival, Break, Lane, Note, Place};
+use super::note::{Arrival, Break, Note, Place};
 use super::peers::{Known, Peers};
 use super::wire::{Finished, MAX_TAG, Wire};
 use crate::error::{CommError, Fate, Site};
 use crate::group::{Group, numbers};
+use crate::transport::Lane;
 use bucketeer_types::GlobalRank;
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
@@ -128,25 +129,22 @@ impl Engine {
         }
     }
 
-    /// Makes a group known to its members.
-    pub fn join(&mut self, name: &str, members: &[GlobalRank], op: &'static str) -> Result<Group, CommError> {
-        let site = || Site { group: name.into(), op, seq: None };
-        let invalid = |reason| CommError::Invalid { site: site(), reason };
-        let group = Group::new(name, members, self.rank, self.peers.size(), self.joined.len()).map_err(invalid)?;
-        if self.by_name.contains_key(name) {
-            return Err(invalid(format!("rank {} has joined before", self.rank.0)));
-        }
-        if let Some((rank, theirs)) = self.peers.other_members(&group) {
+    /// Makes a group known to its members. Its index is the number of groups that this rank has joined before.
+    pub fn join(&mut self, group: &Group, op: &'static str) -> Result<(), CommError> {
+        let members = group.members();
+        if let Some((rank, theirs)) = self.peers.other_members(group) {
             let (ours, theirs, own) = (numbers(members), numbers(&theirs), self.rank.0);
-            return Err(invalid(format!(
+            let reason = format!(
                 "rank {own} says the members are {ours}, but a group of that name with rank {} has the members {theirs}",
                 rank.0
-            )));
+            );
+            return Err(group.invalid(op, reason));
         }
         if let Some((rank, fate)) = members.iter().find_map(|rank| Some((*rank, self.peers.gone(*rank)?))) {
-            return Err(CommError::Remote { site: site(), rank, fate });
+            return Err(CommError::Remote { site: group.site(op), rank, fate });
         }
         let index = self.joined.len();
+        debug_assert_eq!(index, group.index(), "both count the groups of this rank");
         self.joined.push(Joined {
             group: group.clone(),
             lanes: BTreeMap::new(),
@@ -157,10 +155,10 @@ impl Engine {
         self.by_name.insert(group.shared_name(), index);
         let note = Note::Join { group: index as u32, name: group.shared_name(), members: group.shared_members() };
         self.tell_members(index, &note);
-        for (rank, waiting) in self.peers.link(&group) {
+        for (rank, waiting) in self.peers.link(group) {
             waiting.into_iter().for_each(|known| self.hear(rank, index, known));
         }
-        Ok(group)
+        Ok(())
     }
 
     /// Launches a call; its id and what its end will be found in.

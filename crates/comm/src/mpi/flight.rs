@@ -5,7 +5,6 @@
 //!     └──────────────────┬───────────────┴──────────┴──────────┴──► failed
 //! ```
 
-use super::note::Lane;
 use super::plan::{Move, Plan, plan};
 use super::shape::{Difference, Shape, difference};
 use super::span::{Hold, Spans};
@@ -14,6 +13,7 @@ use crate::buffer::BufferError;
 use crate::call::Call;
 use crate::error::{CommError, Site};
 use crate::group::Group;
+use crate::transport::Lane;
 use std::sync::{Arc, OnceLock};
 
 /// Bytes of an output that are reduced before other work goes on.

@@ -36,34 +36,32 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
-mod bytes;
 mod engine;
 mod flight;
+mod launched;
 mod note;
 mod peers;
 mod plan;
 mod shape;
 mod span;
 mod thread;
-mod ticket;
 mod wire;
+mod words;
 
 use super::backend::Backend;
 use super::buffer::Lease;
-use super::call::{Call, Op};
+use super::call::Call;
 use super::error::{CommError, Fate, Site};
 use super::group::Group;
+use super::groups::GroupTable;
 use super::lock;
-use super::signature::Described;
-use super::work::{CallOptions, Work};
-use bucketeer_types::GlobalRank;
+use super::transport::{Joined, Transport, lease, parts};
 use flight::Post;
-use note::Lane;
-use std::sync::{Arc, Mutex, mpsc};
+use launched::{Launched, Part};
+use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use std::time::Duration;
 use thread::{Shared, Started};
-use ticket::{Part, Ticket};
 
 /// Most bytes of one message: what MPI can count.
 pub const MAX_MESSAGE_BYTES: u64 = i32::MAX as u64;
@@ -97,24 +95,10 @@ pub fn backend(options: MpiOptions) -> Result<Box<dyn Backend>, CommError> {
 /// This process's rank; see the module docs.
 pub struct MpiRank {
     shared: Arc<Shared>,
-    rank: GlobalRank,
-    size: u32,
     timeout: Duration,
-    groups: Mutex<Vec<Joined>>,
+    groups: GroupTable<Joined<Self>>,
     /// Until the rank has left.
     thread: Option<JoinHandle<Result<(), CommError>>>,
-}
-
-/// A group this rank is in.
-struct Joined {
-    group: Group,
-    /// The open coalescing block, if any.
-    block: Option<Block>,
-}
-
-struct Block {
-    calls: Vec<(Call, Vec<Lease>)>,
-    ticket: Arc<Ticket>,
 }
 
 impl MpiRank {
@@ -134,7 +118,7 @@ impl MpiRank {
         let thread = thread.map_err(|error| invalid(format!("no thread for MPI: {error}")))?;
         let started = receiver.recv().unwrap_or_else(|_| Err(invalid("MPI's thread panicked".to_owned())));
         let Started { shared, rank, size } = started?;
-        Ok(Self { shared, rank, size, timeout, groups: Mutex::default(), thread: Some(thread) })
+        Ok(Self { shared, timeout, groups: GroupTable::new(rank, size), thread: Some(thread) })
     }
 
     /// Leaves, as a drop does, and says how that went.
@@ -151,151 +135,51 @@ impl MpiRank {
         thread.thread().unpark();
         thread.join().unwrap_or_else(|_| {
             let site = Site { group: "world".into(), op: "finish", seq: None };
-            Err(CommError::Remote { site, rank: self.rank, fate: Fate::Panicked })
+            Err(CommError::Remote { site, rank: self.groups.rank(), fate: Fate::Panicked })
         })
     }
+}
 
-    /// Applies a function to what this rank keeps of a group.
-    fn with<T>(
-        &self,
-        group: &Group,
-        op: &'static str,
-        apply: impl FnOnce(&mut Joined) -> Result<T, CommError>,
-    ) -> Result<T, CommError> {
-        let mut groups = lock(&self.groups);
-        match groups.get_mut(group.index()).filter(|joined| joined.group.is(group)) {
-            Some(joined) => apply(joined),
-            None => Err(group.not_made_by(self.rank, op)),
-        }
+impl Transport for MpiRank {
+    const NAME: &'static str = "mpi";
+    // The engine finds its own by the group's index.
+    type State = ();
+    type Held = Vec<Lease>;
+    type Pending = Launched;
+
+    fn groups(&self) -> &GroupTable<Joined<Self>> {
+        &self.groups
     }
 
-    fn join(&self, name: &str, members: &[GlobalRank], op: &'static str) -> Result<Group, CommError> {
-        let mut groups = lock(&self.groups);
-        let group = lock(&self.shared.engine).join(name, members, op)?;
-        groups.push(Joined { group: group.clone(), block: None });
-        Ok(group)
+    fn timeout(&self) -> Duration {
+        self.timeout
     }
 
-    /// Launches calls: the collectives among them as one, each send and receive on its own.
-    fn launch_all(
-        &self,
-        group: &Group,
-        ticket: &Ticket,
-        calls: Vec<(Call, Vec<Lease>)>,
-        options: &CallOptions,
-    ) -> Result<(), CommError> {
-        let (singles, collectives): (Vec<_>, Vec<_>) =
-            calls.into_iter().partition(|(call, _)| call.op().peer().is_some());
-        let mut posts = Vec::with_capacity(singles.len() + 1);
-        if !collectives.is_empty() {
-            let (calls, leases): (Vec<_>, Vec<_>) = collectives.into_iter().unzip();
-            posts.push(post(Lane::All, calls, leases.into_iter().flatten().collect(), group));
-        }
-        for (call, leases) in singles {
-            let lane = match call.op() {
-                Op::Recv { from } => Lane::From(from.0),
-                op => Lane::To(op.peer().map_or(0, |to| to.0)),
-            };
-            posts.push(post(lane, vec![call], leases, group));
-        }
+    fn join(&self, group: &Group, op: &'static str) -> Result<(), CommError> {
+        lock(&self.shared.engine).join(group, op)
+    }
+
+    fn hold(&self, group: &Group, (): &(), call: &Call) -> Result<Self::Held, CommError> {
+        lease(group, call)
+    }
+
+    fn post(&self, group: &Group, (): &(), calls: Vec<(Call, Self::Held)>, _: Duration) -> Result<Launched, CommError> {
+        let posts = parts(calls).into_iter().map(|part| {
+            let (hold, spans) = span::hold(&part.calls, part.held.into_iter().flatten().collect(), group);
+            Post { lane: part.lane, op: part.op, calls: part.calls, hold, spans }
+        });
+        let posts: Vec<Post> = posts.collect();
         let mut engine = lock(&self.shared.engine);
         let launch = |post| {
             let (id, seq, outcome) = engine.launch(group, post)?;
             Ok(Part { id, seq, outcome })
         };
-        let parts = posts.into_iter().map(launch).collect();
-        drop(engine);
-        ticket.launch(parts, options.timeout.unwrap_or(self.timeout))
+        let parts = posts.into_iter().map(launch).collect::<Result<_, CommError>>()?;
+        Ok(Launched::new(self.shared.clone(), parts))
     }
 
-    fn finished(ticket: Arc<Ticket>, options: &CallOptions) -> Result<Work, CommError> {
-        let work = Work::new(ticket);
-        if !options.async_op {
-            work.wait(None)?;
-        }
-        Ok(work)
-    }
-}
-
-fn post(lane: Lane, calls: Vec<Call>, leases: Vec<Lease>, group: &Group) -> Post {
-    let op = if let [call] = &*calls { call.op().name() } else { "coalesced" };
-    let (hold, spans) = span::hold(&calls, leases, group);
-    Post { lane, op, calls, hold, spans }
-}
-
-impl Backend for MpiRank {
-    fn name(&self) -> &'static str {
-        "mpi"
-    }
-
-    fn rank(&self) -> GlobalRank {
-        self.rank
-    }
-
-    fn world_size(&self) -> u32 {
-        self.size
-    }
-
-    fn new_group(&self, name: &str, members: &[GlobalRank]) -> Result<Group, CommError> {
-        self.join(name, members, "new_group")
-    }
-
-    fn joined(&self, name: &str, members: &[GlobalRank]) -> Option<Group> {
-        lock(&self.groups).iter().map(|joined| &joined.group).find(|group| group.is_of(name, members)).cloned()
-    }
-
-    fn launch(&self, group: &Group, call: Call, options: &CallOptions) -> Result<Work, CommError> {
-        let op = call.op().name();
-        let (ticket, calls) = self.with(group, op, |joined| {
-            call.check(group).map_err(|reason| group.invalid(op, reason))?;
-            let leases = call.lease(group);
-            let leases = leases.map_err(|error| CommError::Buffer { site: group.site(op), error })?;
-            match &mut joined.block {
-                Some(_) if !options.async_op => Err(group.invalid(op, super::WAIT_IN_BLOCK)),
-                Some(block) => {
-                    block.calls.push((call, leases));
-                    Ok((block.ticket.clone(), Vec::new()))
-                }
-                None => Ok((Ticket::new(self.shared.clone(), group.shared_name()), vec![(call, leases)])),
-            }
-        })?;
-        if calls.is_empty() {
-            return Ok(Work::new(ticket));
-        }
-        self.launch_all(group, &ticket, calls, options)?;
-        Self::finished(ticket, options)
-    }
-
-    fn start_coalescing(&self, group: &Group) -> Result<(), CommError> {
-        self.with(group, "start_coalescing", |joined| {
-            if joined.block.is_some() {
-                return Err(group.invalid("start_coalescing", super::BLOCK_OPEN));
-            }
-            let ticket = Ticket::new(self.shared.clone(), group.shared_name());
-            joined.block = Some(Block { calls: Vec::new(), ticket });
-            Ok(())
-        })
-    }
-
-    fn end_coalescing(&self, group: &Group, options: &CallOptions) -> Result<Work, CommError> {
-        let Block { calls, ticket } = self.with(group, "end_coalescing", |joined| {
-            joined.block.take().ok_or_else(|| group.invalid("end_coalescing", super::NO_BLOCK))
-        })?;
-        self.launch_all(group, &ticket, calls, options)?;
-        Self::finished(ticket, options)
-    }
-
-    fn abort(&self, group: &Group) {
-        if self.with(group, "abort", |_| Ok(())).is_ok() {
-            lock(&self.shared.engine).abort(group);
-        }
-    }
-
-    fn shrink(&self, group: &Group, failed: &[GlobalRank]) -> Result<Group, CommError> {
-        self.with(group, "shrink", |_| Ok(()))?;
-        let (name, members) = group.without(failed).map_err(|reason| group.invalid("shrink", reason))?;
+    fn give_up(&self, group: &Group, (): &()) {
         lock(&self.shared.engine).abort(group);
-        self.join(&name, &members, "shrink")
     }
 }
 

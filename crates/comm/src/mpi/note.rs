@@ -1,31 +1,28 @@
 //! Notes: what ranks tell one another beside the data.
 
-use super::bytes::{Malformed, Reader, Writer};
 use super::shape::Shape;
+use super::words::{self, Word};
+use crate::buffer::BufferError;
 use crate::error::{CommError, Fate, Site};
+use crate::forms;
+use crate::transport::Lane;
 use bucketeer_types::GlobalRank;
+use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use std::time::Duration;
 
 /// All ranks have the same; changed with the form of notes, or with the order of messages.
-pub const VERSION: u64 = 1;
+pub const VERSION: u64 = 2;
 
-/// A sequence of calls of a group with the same members, as a rank sees it; places are in the group.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Lane {
-    /// All members.
-    All,
-    /// From this rank to another.
-    To(u32),
-    /// From another rank to this one.
-    From(u32),
-}
+/// Bytes that are no note.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Malformed;
 
 /// A call of a group: its lane and number.
 pub type Place = (Lane, u64);
 
 /// A rank has arrived at a call.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Arrival {
     pub lane: Lane,
     pub seq: u64,
@@ -35,8 +32,9 @@ pub struct Arrival {
 }
 
 /// A rank has given a group up.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Break {
+    #[serde(with = "Cause")]
     pub cause: CommError,
     /// The call that the cause is about, if any.
     pub at: Option<Place>,
@@ -45,12 +43,13 @@ pub struct Break {
 }
 
 /// Of groups, `group` is the sender's own number.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Note {
     /// A group was made. Groups are numbered from 0 in the order in which they are made.
     Join {
         group: u32,
         name: Arc<str>,
+        #[serde(with = "forms::ranks")]
         members: Arc<[GlobalRank]>,
     },
     Arrive {
@@ -71,165 +70,172 @@ pub enum Note {
 
 impl Note {
     pub fn encode(&self) -> Vec<u8> {
-        let mut to = Writer::default();
-        match self {
-            Self::Join { group, name, members } => {
-                to.u8(0);
-                to.u64(u64::from(*group));
-                to.text(name);
-                to.list(members, |to, rank| to.u64(u64::from(rank.0)));
-            }
-            Self::Arrive { group, arrival } => {
-                to.u8(1);
-                to.u64(u64::from(*group));
-                write_place(&mut to, &(arrival.lane, arrival.seq));
-                to.u64(u64::from(arrival.tag));
-                to.list(&arrival.shapes, |to, shape| shape.write(to));
-            }
-            Self::Break { group, broken } => {
-                to.u8(2);
-                to.u64(u64::from(*group));
-                write_cause(&mut to, &broken.cause);
-                to.list(broken.at.as_slice(), write_place);
-                to.list(&broken.given_up, write_place);
-            }
-            Self::Leave { fate } => {
-                to.u8(3);
-                write_fate(&mut to, *fate);
-            }
-            Self::Finish => to.u8(4),
-        }
-        to.0
+        // A cause that breaks no group has no form; no bytes are no note.
+        postcard::to_stdvec(self).unwrap_or_default()
     }
 
     /// Reads a note; lanes are as its sender sees them.
     pub fn decode(bytes: &[u8]) -> Result<Self, Malformed> {
-        let mut from = Reader(bytes);
-        let note = match from.u8()? {
-            0 => {
-                let (group, name) = (from.u32()?, from.text()?.into());
-                Self::Join { group, name, members: read_ranks(&mut from)?.into() }
-            }
-            1 => {
-                let group = from.u32()?;
-                let (lane, seq) = read_place(&mut from)?;
-                let tag = from.u32()?.try_into().map_err(|_| Malformed)?;
-                let shapes = from.list(Shape::read)?;
-                Self::Arrive { group, arrival: Arrival { lane, seq, tag, shapes } }
-            }
-            2 => {
-                let (group, cause) = (from.u32()?, read_cause(&mut from)?);
-                let (at, given_up) = (from.list(read_place)?.first().copied(), from.list(read_place)?);
-                Self::Break { group, broken: Break { cause, at, given_up } }
-            }
-            3 => Self::Leave { fate: read_fate(&mut from)? },
-            4 => Self::Finish,
-            _ => return Err(Malformed),
-        };
-        if from.0.is_empty() { Ok(note) } else { Err(Malformed) }
+        match postcard::take_from_bytes(bytes) {
+            Ok((note, [])) => Ok(note),
+            _ => Err(Malformed),
+        }
     }
 }
 
-fn write_place(to: &mut Writer, (lane, seq): &Place) {
-    let (code, peer) = match lane {
-        Lane::All => (0, 0),
-        Lane::To(peer) => (1, *peer),
-        Lane::From(peer) => (2, *peer),
-    };
-    to.u8(code);
-    to.u64(u64::from(peer));
-    to.u64(*seq);
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "Site")]
+struct Where {
+    group: Arc<str>,
+    #[serde(with = "words")]
+    op: Word,
+    seq: Option<u64>,
 }
 
-fn read_place(from: &mut Reader<'_>) -> Result<Place, Malformed> {
-    let (code, peer) = (from.u8()?, from.u32()?);
-    let lane = match code {
-        0 => Lane::All,
-        1 => Lane::To(peer),
-        2 => Lane::From(peer),
-        _ => return Err(Malformed),
-    };
-    Ok((lane, from.u64()?))
+/// Errors that break a group; see `Engine::break_group`. Those that do not come last: serde numbers variants with skipped ones
+/// when it writes, and without them when it reads.
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "CommError")]
+enum Cause {
+    Mismatch {
+        #[serde(with = "Where")]
+        site: Site,
+        #[serde(with = "words")]
+        what: Word,
+        #[serde(with = "forms::pair")]
+        ranks: (GlobalRank, GlobalRank),
+        values: Box<(String, String)>,
+    },
+    Timeout {
+        #[serde(with = "Where")]
+        site: Site,
+        waited: Duration,
+        #[serde(with = "forms::ranks")]
+        arrived: Vec<GlobalRank>,
+        #[serde(with = "forms::ranks")]
+        missing: Vec<GlobalRank>,
+    },
+    Remote {
+        #[serde(with = "Where")]
+        site: Site,
+        #[serde(with = "forms::rank")]
+        rank: GlobalRank,
+        fate: Fate,
+    },
+    Aborted {
+        #[serde(with = "Where")]
+        site: Site,
+        #[serde(with = "forms::rank")]
+        by: GlobalRank,
+    },
+    Failed {
+        #[serde(with = "Where")]
+        site: Site,
+        #[serde(with = "forms::rank")]
+        rank: GlobalRank,
+        reason: Arc<str>,
+        elsewhere: bool,
+    },
+    #[serde(skip)]
+    Invalid { site: Site, reason: String },
+    #[serde(skip)]
+    Buffer { site: Site, error: BufferError },
+    #[serde(skip)]
+    Comm { site: Site, cause: Arc<CommError> },
 }
 
-fn read_ranks(from: &mut Reader<'_>) -> Result<Vec<GlobalRank>, Malformed> {
-    from.list(|from| from.u32().map(GlobalRank))
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Arena, Call, Op, Operands};
+    use bucketeer_types::{DType, GroupRank, ReduceOp, Reduction};
 
-const FATES: [Fate; 4] = [Fate::Left, Fate::Panicked, Fate::Killed, Fate::Lost];
-
-fn write_fate(to: &mut Writer, fate: Fate) {
-    to.u8(FATES.iter().position(|other| *other == fate).map_or(u8::MAX, |at| at as u8));
-}
-
-fn read_fate(from: &mut Reader<'_>) -> Result<Fate, Malformed> {
-    FATES.get(usize::from(from.u8()?)).copied().ok_or(Malformed)
-}
-
-fn write_cause(to: &mut Writer, cause: &CommError) {
-    let site = cause.site();
-    to.text(&site.group);
-    to.word(site.op);
-    to.list(site.seq.as_slice(), |to, seq| to.u64(*seq));
-    let rank = |to: &mut Writer, rank: &GlobalRank| to.u64(u64::from(rank.0));
-    match cause {
-        CommError::Mismatch { what, ranks, values, .. } => {
-            to.u8(0);
-            to.text(what);
-            [ranks.0, ranks.1].iter().for_each(|one| rank(to, one));
-            [&values.0, &values.1].iter().for_each(|value| to.text(value));
-        }
-        CommError::Timeout { waited, arrived, missing, .. } => {
-            to.u8(1);
-            // 500 years fit.
-            to.u64(waited.as_nanos().try_into().unwrap_or(u64::MAX));
-            [arrived, missing].iter().for_each(|list| to.list(list, rank));
-        }
-        CommError::Remote { rank: gone, fate, .. } => {
-            to.u8(2);
-            rank(to, gone);
-            write_fate(to, *fate);
-        }
-        CommError::Aborted { by, .. } => {
-            to.u8(3);
-            rank(to, by);
-        }
-        CommError::Failed { rank: failed, reason, elsewhere, .. } => {
-            to.u8(4);
-            rank(to, failed);
-            to.text(reason);
-            to.u8(u8::from(*elsewhere));
-        }
-        // None of these breaks a group; see `Engine::break_group`.
-        CommError::Invalid { .. } | CommError::Buffer { .. } | CommError::Comm { .. } => to.u8(u8::MAX),
+    /// Notes of every kind, with every cause that can be told.
+    fn notes() -> Vec<Note> {
+        let buffer = |bytes| Arena::new(64).unwrap().buffer(0, bytes).unwrap();
+        let data = || Operands::in_place(buffer(32), DType::F32);
+        let root = GroupRank(1);
+        let calls = [
+            Call::collective(Op::AllReduce(Reduction::PreMulSum { factor: f64::NEG_INFINITY }), data()),
+            Call::collective(Op::Reduce { op: Reduction::Op(ReduceOp::BitXor), root }, data()),
+            Call::collective(Op::AllToAll { send: vec![3, 5], receive: vec![1, 7] }, data()),
+            Call::send(buffer(8), DType::Bf16, root),
+            Call::barrier(),
+        ];
+        let shapes = calls.iter().map(|call| Shape::of(call, 2, 1)).collect();
+        let site = || Site { group: "g".into(), op: "all_reduce", seq: Some(300) };
+        let (rank, fate) = (GlobalRank(70_000), Fate::Killed);
+        let causes = [
+            CommError::Mismatch {
+                site: site(),
+                what: "dtype",
+                ranks: (GlobalRank(0), rank),
+                values: Box::new(("f32 x 1".to_owned(), "f64 x 1".to_owned())),
+            },
+            CommError::Timeout {
+                site: Site { seq: None, ..site() },
+                waited: Duration::new(90, 1),
+                arrived: vec![GlobalRank(0)],
+                missing: vec![rank, GlobalRank(2)],
+            },
+            CommError::Remote { site: site(), rank, fate },
+            CommError::Aborted { site: site(), by: rank },
+            CommError::Failed { site: site(), rank, reason: "no memory".into(), elsewhere: true },
+        ];
+        let mut notes = vec![
+            Note::Join { group: 0, name: "g".into(), members: [GlobalRank(0), rank].into() },
+            Note::Arrive { group: 7, arrival: Arrival { lane: Lane::From(1), seq: 1 << 40, tag: 32_767, shapes } },
+            Note::Leave { fate },
+            Note::Finish,
+        ];
+        notes.extend(causes.map(|cause| {
+            let broken = Break { cause, at: Some((Lane::To(9), 2)), given_up: vec![(Lane::All, 0), (Lane::To(1), 5)] };
+            Note::Break { group: 1, broken }
+        }));
+        notes
     }
-}
 
-/// What two ranks can disagree on.
-const DISAGREE: [&str; 8] = ["number of calls", "op", "reduction", "root", "dtype", "count", "split", "members"];
+    #[test]
+    fn every_note_is_read_as_it_was_written() {
+        for note in notes() {
+            assert_eq!(Note::decode(&note.encode()), Ok(note));
+        }
+    }
 
-fn read_cause(from: &mut Reader<'_>) -> Result<CommError, Malformed> {
-    let (group, op) = (from.text()?.into(), from.word()?);
-    let site = Site { group, op, seq: from.list(Reader::u64)?.first().copied() };
-    let rank = |from: &mut Reader<'_>| from.u32().map(GlobalRank);
-    Ok(match from.u8()? {
-        0 => {
-            let what = from.text()?;
-            let what = DISAGREE.iter().find(|known| **known == what).ok_or(Malformed)?;
-            let ranks = (rank(from)?, rank(from)?);
-            let values = Box::new((from.text()?.to_owned(), from.text()?.to_owned()));
-            CommError::Mismatch { site, what, ranks, values }
+    #[test]
+    fn notes_that_are_cut_short_or_go_on_are_malformed() {
+        for note in notes() {
+            let mut bytes = note.encode();
+            for end in 0..bytes.len() {
+                assert_eq!(Note::decode(&bytes[..end]), Err(Malformed), "{end} bytes of {note:?}");
+            }
+            bytes.push(0);
+            assert_eq!(Note::decode(&bytes), Err(Malformed), "{note:?}");
         }
-        1 => {
-            let waited = Duration::from_nanos(from.u64()?);
-            CommError::Timeout { site, waited, arrived: read_ranks(from)?, missing: read_ranks(from)? }
-        }
-        2 => CommError::Remote { site, rank: rank(from)?, fate: read_fate(from)? },
-        3 => CommError::Aborted { site, by: rank(from)? },
-        4 => {
-            let (rank, reason) = (rank(from)?, from.text()?.into());
-            CommError::Failed { site, rank, reason, elsewhere: from.u8()? != 0 }
-        }
-        _ => return Err(Malformed),
-    })
+    }
+
+    #[test]
+    fn lists_longer_than_their_note_and_words_of_no_list_are_malformed() {
+        let join = Note::Join { group: 0, name: "g".into(), members: [].into() }.encode();
+        assert_eq!(join, [0, 0, 1, b'g', 0]);
+        // 2^63 ranks; a name of 2^63 bytes.
+        let most = [0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x01];
+        assert_eq!(Note::decode(&[&join[..4], &most[..]].concat()), Err(Malformed));
+        assert_eq!(Note::decode(&[&join[..2], &most[..], b"g"].concat()), Err(Malformed));
+        let aborted =
+            CommError::Aborted { site: Site { group: "g".into(), op: "shrink", seq: None }, by: GlobalRank(0) };
+        let broken = Break { cause: aborted, at: None, given_up: Vec::new() };
+        let mut bytes = Note::Break { group: 0, broken }.encode();
+        let place = bytes.iter().position(|byte| *byte == 12).unwrap();
+        bytes[place] = 100;
+        assert_eq!(Note::decode(&bytes), Err(Malformed));
+    }
+
+    #[test]
+    fn a_cause_that_breaks_no_group_is_not_told() {
+        let cause =
+            CommError::Invalid { site: Site { group: "g".into(), op: "send", seq: None }, reason: String::new() };
+        let note = Note::Break { group: 0, broken: Break { cause, at: None, given_up: Vec::new() } };
+        assert_eq!(Note::decode(&note.encode()), Err(Malformed));
+    }
 }

@@ -1,44 +1,20 @@
 //! What a rank tells another about a call, and whether both call the same.
 
-use super::bytes::{Malformed, Reader, Writer};
+use super::words::{self, OneOf, Word};
 use crate::call::{Call, Op, Reduction};
 use crate::signature::Described;
 use bucketeer_types::{DType, ReduceOp};
-
-/// Names of ops, by their number in notes.
-pub const OPS: [&str; 13] = [
-    "all_reduce",
-    "all_gather_into",
-    "reduce_scatter",
-    "broadcast",
-    "reduce",
-    "all_to_all_single",
-    "send",
-    "recv",
-    "barrier",
-    "coalesced",
-    "all calls",
-    "new_group",
-    "shrink",
-];
-
-const REDUCTIONS: [ReduceOp; 8] = [
-    ReduceOp::Sum,
-    ReduceOp::Avg,
-    ReduceOp::Product,
-    ReduceOp::Min,
-    ReduceOp::Max,
-    ReduceOp::BitAnd,
-    ReduceOp::BitOr,
-    ReduceOp::BitXor,
-];
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// A call as one other rank needs to know it.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Shape {
-    op: &'static str,
+    #[serde(with = "words")]
+    op: Word,
+    #[serde(with = "reduction")]
     reduction: Option<Reduction>,
     root: Option<u32>,
+    #[serde(with = "words")]
     dtype: DType,
     count: u64,
     /// For an all-to-all: bytes that go to the other rank, and that are expected from it.
@@ -76,38 +52,29 @@ impl Shape {
             wants,
         }
     }
-
-    pub fn write(&self, to: &mut Writer) {
-        to.word(self.op);
-        match self.reduction {
-            None => to.u8(0),
-            Some(Reduction::PreMulSum { factor }) => {
-                to.u8(1);
-                to.u64(factor.to_bits());
-            }
-            Some(Reduction::Op(op)) => to.u8(2 + position(&REDUCTIONS, &op)),
-        }
-        to.u64(self.root.map_or(0, |root| u64::from(root) + 1));
-        to.u8(position(DType::ALL, &self.dtype));
-        [self.count, self.gives, self.wants].iter().for_each(|number| to.u64(*number));
-    }
-
-    pub fn read(from: &mut Reader<'_>) -> Result<Self, Malformed> {
-        let op = from.word()?;
-        let reduction = match from.u8()? {
-            0 => None,
-            1 => Some(Reduction::PreMulSum { factor: f64::from_bits(from.u64()?) }),
-            code => Some(Reduction::Op(*REDUCTIONS.get(usize::from(code) - 2).ok_or(Malformed)?)),
-        };
-        let root = from.u64()?.checked_sub(1).map(u32::try_from).transpose().map_err(|_| Malformed)?;
-        let dtype = *DType::ALL.get(usize::from(from.u8()?)).ok_or(Malformed)?;
-        Ok(Self { op, reduction, root, dtype, count: from.u64()?, gives: from.u64()?, wants: from.u64()? })
-    }
 }
 
-/// Both lists are shorter than 200 and hold every value there is.
-fn position<T: PartialEq>(list: &[T], value: &T) -> u8 {
-    list.iter().position(|entry| entry == value).map_or(u8::MAX, |at| at as u8)
+/// A reduction as its op, or as its factor.
+mod reduction {
+    use super::*;
+
+    type Form = Option<Result<OneOf<ReduceOp>, f64>>;
+
+    pub fn serialize<S: Serializer>(reduction: &Option<Reduction>, to: S) -> Result<S::Ok, S::Error> {
+        let form: Form = reduction.map(|reduction| match reduction {
+            Reduction::Op(op) => Ok(OneOf(op)),
+            Reduction::PreMulSum { factor } => Err(factor),
+        });
+        form.serialize(to)
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Reduction>, D::Error> {
+        let reduction = |form: Result<OneOf<_>, _>| match form {
+            Ok(OneOf(op)) => Reduction::Op(op),
+            Err(factor) => Reduction::PreMulSum { factor },
+        };
+        Ok(Form::deserialize(from)?.map(reduction))
+    }
 }
 
 /// The first difference between the calls of two ranks; `first` comes first in the group.

@@ -1,13 +1,15 @@
 //! One group as one rank has it: its communicator, its stream, what is on its way, and what is wrong.
 
 use super::World;
+use super::enqueue::HeldOfHost;
+use super::launched::{Launched, Scratch};
 use super::record::FlightRecord;
-use super::ticket::{Scratch, Ticket};
 use super::verdict::{Launch, Place, Report, Verdict};
-use crate::call::{Call, Op};
+use crate::call::Call;
 use crate::error::{CommError, Fate, Site};
 use crate::group::{Group, numbers};
-use crate::signature::{CallSignature, Described};
+use crate::signature::CallSignature;
+use crate::transport::{Lane, Part, parts};
 use crate::{BufferError, lock};
 use bucketeer_cuda::nccl::{Comm, NcclError, NcclResult};
 use bucketeer_cuda::{CudaError, Event, Stream};
@@ -23,24 +25,9 @@ pub struct Channel {
     /// What its keys in the store begin with.
     key: String,
     pub stream: Stream,
-    /// Held while calls are launched, so that their numbers follow the stream's order. What is open of a block.
-    pub launching: Mutex<Option<Block>>,
     pub state: Mutex<State>,
     record: Arc<Mutex<FlightRecord>>,
     grace: Duration,
-}
-
-/// A coalescing block that is open.
-pub struct Block {
-    pub calls: Vec<Prepared>,
-    pub ticket: Arc<Ticket>,
-}
-
-/// A call that may be launched.
-pub struct Prepared {
-    pub call: Call,
-    /// Input and output, where they are of the host.
-    pub held: super::enqueue::HeldOfHost,
 }
 
 /// What the lock guards. It is not held while anything is waited for.
@@ -52,7 +39,7 @@ pub struct State {
     /// Launched to (`true`) and from others, by group rank.
     lanes: BTreeMap<(bool, u32), u64>,
     /// On its way, in the stream's order.
-    pub flying: VecDeque<Arc<Ticket>>,
+    pub flying: VecDeque<Arc<Launched>>,
     pub trouble: Option<Trouble>,
     pub broken: Option<Verdict>,
     /// Whoever is gone: what is launched from now on would wait for it.
@@ -137,12 +124,11 @@ pub fn is_elsewhere(error: &NcclError) -> bool {
 }
 
 impl Channel {
-    pub fn new(world: &World, group: Group, stream: Stream) -> Self {
+    pub(super) fn new(world: &World, group: Group, stream: Stream) -> Self {
         Self {
             key: format!("{}/group/{}", world.options.name, key_of(group.name())),
             group,
             stream,
-            launching: Mutex::default(),
             state: Mutex::default(),
             record: world.record.clone(),
             grace: world.options.grace,
@@ -210,32 +196,21 @@ impl Channel {
         state.departed.map_or(Ok(()), |(rank, fate)| Err(CommError::Remote { site, rank, fate }))
     }
 
-    /// Numbers launches: the collectives among the calls are one, each send and receive is one between its two ranks.
-    pub fn number(&self, calls: &[Prepared]) -> Vec<(Place, Vec<CallSignature>)> {
+    /// Numbers the parts of a launch: each send and receive is counted between its two ranks.
+    pub fn number(&self, calls: &[(Call, HeldOfHost)]) -> Vec<(Place, Vec<CallSignature>)> {
         let mut state = lock(&self.state);
-        let calls = calls.iter().map(|prepared| &prepared.call);
-        let collectives: Vec<CallSignature> =
-            calls.clone().filter(|call| call.op().peer().is_none()).map(CallSignature::of).collect();
-        let mut places = Vec::new();
-        if let Some(first) = collectives.first() {
-            let op = if collectives.len() == 1 { first.op().name() } else { "coalesced" };
-            let seq = state.launched;
-            state.launched += 1;
-            places.push((Place { op: op.to_owned(), seq, pair: None }, collectives));
-        }
         let own = self.group.rank().0;
-        for call in calls {
-            let Some(peer) = call.op().peer() else { continue };
-            let sends = matches!(call.op(), Op::Send { .. });
-            let next = state.lanes.entry((sends, peer.0)).or_default();
-            let pair = if sends { (own, peer.0) } else { (peer.0, own) };
-            places.push((
-                Place { op: call.op().name().to_owned(), seq: *next, pair: Some(pair) },
-                vec![CallSignature::of(call)],
-            ));
+        let number = |part: Part<&Call, ()>| {
+            let (next, pair) = match part.lane {
+                Lane::All => (&mut state.launched, None),
+                Lane::To(peer) => (state.lanes.entry((true, peer)).or_default(), Some((own, peer))),
+                Lane::From(peer) => (state.lanes.entry((false, peer)).or_default(), Some((peer, own))),
+            };
+            let place = Place { op: part.op.to_owned(), seq: *next, pair };
             *next += 1;
-        }
-        places
+            (place, part.calls.into_iter().map(CallSignature::of).collect())
+        };
+        parts(calls.iter().map(|(call, _)| (call, ()))).into_iter().map(number).collect()
     }
 
     /// Notes launches in the flight record.

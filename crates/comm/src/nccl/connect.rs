@@ -4,7 +4,7 @@
 
 use super::World;
 use super::channel::{Cause, Channel, is_elsewhere, text, told_members};
-use super::ticket::backstop;
+use super::launched::backstop;
 use super::verdict::{CONNECT, Place, Verdict};
 use crate::error::{CommError, Fate};
 use crate::lock;

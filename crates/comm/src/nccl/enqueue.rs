@@ -3,8 +3,8 @@
 //! Buffers of the device go to NCCL as they are. Those of the host go by way of page-locked memory and memory of the
 //! device, in the stream's order: nothing waits on the host.
 
-use super::channel::{Channel, Prepared};
-use super::ticket::{Held, Return, Scratch};
+use super::channel::Channel;
+use super::launched::{Held, Return, Scratch};
 use crate::buffer::{Access, Buffer, BufferError, Holder};
 use crate::call::{Call, Op, Reduction};
 use crate::group::Group;
@@ -99,10 +99,10 @@ pub struct Enqueued {
 ///
 /// # Errors
 /// Some of them may have been enqueued.
-pub fn enqueue(channel: &Channel, comm: &Comm, calls: Vec<Prepared>) -> Result<Enqueued, NcclError> {
+pub fn enqueue(channel: &Channel, comm: &Comm, calls: Vec<(Call, HeldOfHost)>) -> Result<Enqueued, NcclError> {
     let mut made = Enqueued::default();
     let mut placed = Vec::with_capacity(calls.len());
-    for Prepared { call, held } in calls {
+    for (call, held) in calls {
         let on_device = made.place(channel, &call, held)?;
         if let Op::Reduce { root, .. } = call.op()
             && *root != channel.group.rank()

@@ -20,31 +20,34 @@ mod announce;
 mod channel;
 mod connect;
 mod enqueue;
+mod launched;
 mod record;
-mod ticket;
 mod verdict;
 mod watch;
 
-use crate::backend::{Announced, Backend};
+use crate::backend::Announced;
 use crate::call::Call;
 use crate::error::{CommError, Fate, Site};
 use crate::group::Group;
+use crate::groups::GroupTable;
+use crate::lock;
 use crate::signature::Described;
 use crate::store::Store;
-use crate::work::{CallOptions, Work};
-use crate::{BLOCK_OPEN, NO_BLOCK, WAIT_IN_BLOCK, lock};
+use crate::ticket::Pending;
+use crate::transport::{Joined, Transport};
 use bucketeer_cuda::nccl::{Comm, Nccl, NcclError};
 use bucketeer_cuda::{Context, Stream};
 use bucketeer_types::GlobalRank;
-use channel::{Block, Channel, Prepared};
+use channel::Channel;
+use enqueue::HeldOfHost;
+use launched::{Flight, Launched};
 use record::FlightRecord;
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
-use std::time::{Duration, Instant};
-use ticket::{Flight, Ticket};
+use std::time::Duration;
 use verdict::{Verdict, error_at};
 use watch::Bell;
 
@@ -101,6 +104,7 @@ struct World {
 /// [`close`](Self::close) ends it together with the others. One that is dropped leaves: others' calls that wait for it fail.
 pub struct NcclRank {
     world: Arc<World>,
+    groups: GroupTable<Joined<Self>>,
     watchdog: Option<JoinHandle<()>>,
 }
 
@@ -113,7 +117,7 @@ impl NcclRank {
     /// # Errors
     /// [`CommError::Failed`] when the system gives no thread.
     pub fn new(nccl: &Nccl, context: &Context, store: Arc<dyn Store>, options: NcclOptions) -> Result<Self, CommError> {
-        let rank = store.rank();
+        let (rank, world_size) = (store.rank(), store.world_size());
         let world = Arc::new(World {
             nccl: nccl.clone(),
             context: context.clone(),
@@ -134,7 +138,7 @@ impl NcclRank {
             reason: format!("the system gives no thread: {error}").into(),
             elsewhere: false,
         })?;
-        Ok(Self { world, watchdog: Some(watchdog) })
+        Ok(Self { world, groups: GroupTable::new(rank, world_size), watchdog: Some(watchdog) })
     }
 
     /// The device's context.
@@ -166,10 +170,8 @@ impl NcclRank {
     }
 
     fn close_one(&self, channel: &Arc<Channel>) -> Result<(), CommError> {
-        let flying: Vec<Arc<Ticket>> = lock(&channel.state).flying.iter().cloned().collect();
-        for ticket in flying {
-            Work::new(ticket).wait(None)?;
-        }
+        let flying: Vec<Arc<Launched>> = lock(&channel.state).flying.iter().cloned().collect();
+        flying.iter().try_for_each(|launched| launched.wait(launched.at, launched.timeout))?;
         let comm = lock(&channel.state).comm.clone();
         let Some(comm) = comm else {
             lock(&channel.state).closed = true;
@@ -192,80 +194,11 @@ impl NcclRank {
         }
     }
 
-    fn channel(&self, group: &Group, op: &'static str) -> Result<Arc<Channel>, CommError> {
-        let channels = lock(&self.world.channels);
-        let found = channels.get(group.index()).filter(|channel| channel.group.is(group));
-        found.cloned().ok_or_else(|| group.not_made_by(self.rank(), op))
-    }
-
-    /// Checks a call and takes hold of its buffers.
-    fn prepare(&self, channel: &Channel, call: Call) -> Result<Prepared, CommError> {
-        let (op, group) = (call.op().name(), &channel.group);
-        call.check(group).map_err(|reason| channel.invalid(op, reason))?;
-        enqueue::check(&self.world.nccl, &self.world.context, &call).map_err(|reason| channel.invalid(op, reason))?;
-        let held = enqueue::hold(&call, group).map_err(|error| channel.held(op, error))?;
-        Ok(Prepared { call, held })
-    }
-
-    /// Launches calls as one. The channel's launch lock is held.
-    fn post(
-        &self,
-        channel: &Arc<Channel>,
-        ticket: &Arc<Ticket>,
-        calls: Vec<Prepared>,
-        options: &CallOptions,
-    ) -> Result<(), CommError> {
-        let Some(first) = calls.first().map(|prepared| prepared.call.op().name()) else {
-            ticket.end(Ok(()));
-            return Ok(());
-        };
-        let comm = self.world.whole(channel, first).and_then(|()| self.world.connected(channel));
-        let comm = comm.inspect_err(|error| ticket.end(Err(error.clone())))?;
-        let places = channel.number(&calls);
-        let entries = channel.record(&places);
-        let places: Vec<verdict::Place> = places.into_iter().map(|(place, _)| place).collect();
-        let timeout = options.timeout.unwrap_or(self.world.options.timeout);
-        channel.enter(places.first().cloned(), timeout);
-        match self.fly(channel, &comm, calls) {
-            Ok((enqueued, event)) => {
-                ticket.fly(Flight {
-                    places,
-                    entries,
-                    event,
-                    launched: Instant::now(),
-                    timeout,
-                    scratches: enqueued.scratches,
-                    held: enqueued.held,
-                    returns: enqueued.returns,
-                });
-                let mut state = lock(&channel.state);
-                state.entered = None;
-                if let Some(verdict) = state.broken.clone() {
-                    drop(state);
-                    self.world.dump(channel, &verdict, Vec::new());
-                    ticket.fail(&verdict);
-                } else {
-                    state.flying.push_back(ticket.clone());
-                }
-                Ok(())
-            }
-            Err(error) => {
-                channel.recorded(&entries, false);
-                let verdict = self.world.cause_of(channel, &error, places[0].clone());
-                channel.leave();
-                let agreed = self.world.fail(channel, verdict);
-                let error = error_at(&agreed, &channel.name(), &places[0]);
-                ticket.end(Err(error.clone()));
-                Err(error)
-            }
-        }
-    }
-
     fn fly(
         &self,
         channel: &Channel,
         comm: &Comm,
-        calls: Vec<Prepared>,
+        calls: Vec<(Call, HeldOfHost)>,
     ) -> Result<(enqueue::Enqueued, bucketeer_cuda::Event), NcclError> {
         let enqueued = enqueue::enqueue(channel, comm, calls)?;
         let event = channel.event()?;
@@ -273,37 +206,12 @@ impl NcclRank {
         Ok((enqueued, event))
     }
 
-    fn finish(ticket: Arc<Ticket>, options: &CallOptions) -> Result<Work, CommError> {
-        let work = Work::new(ticket);
-        if !options.async_op {
-            work.wait(None)?;
-        }
-        Ok(work)
-    }
-
-    fn join(&self, name: &str, members: &[GlobalRank], op: &'static str) -> Result<Group, CommError> {
-        let mut channels = lock(&self.world.channels);
-        let invalid = |reason| CommError::Invalid { site: Site { group: name.into(), op, seq: None }, reason };
-        if channels.iter().any(|channel| channel.group.name() == name) {
-            return Err(invalid(format!("rank {} has joined before", self.rank().0)));
-        }
-        let group = Group::new(name, members, self.rank(), self.world_size(), channels.len()).map_err(invalid)?;
-        let stream = self.world.context.stream().map_err(|error| CommError::Failed {
-            site: Site { group: name.into(), op, seq: None },
-            rank: self.rank(),
-            reason: channel::text(&error).into(),
-            elsewhere: false,
-        })?;
-        channels.push(Arc::new(Channel::new(&self.world, group.clone(), stream)));
-        Ok(group)
-    }
-
     /// Gives a group up on purpose. Whoever is gone is the better reason, which others may not have seen yet.
     fn leave_to_others(&self, channel: &Channel) {
         let departed = lock(&channel.state).departed;
         let verdict = match departed {
             Some((rank, fate)) => Verdict::Remote { rank, fate, after: None },
-            None => Verdict::Aborted { by: self.rank() },
+            None => Verdict::Aborted { by: channel.own() },
         };
         self.give_up(channel, verdict);
     }
@@ -314,107 +222,104 @@ impl NcclRank {
     }
 }
 
-impl Backend for NcclRank {
-    fn name(&self) -> &'static str {
-        "nccl"
+impl Transport for NcclRank {
+    const NAME: &'static str = "nccl";
+    type State = Arc<Channel>;
+    type Held = HeldOfHost;
+    type Pending = Arc<Launched>;
+
+    fn groups(&self) -> &GroupTable<Joined<Self>> {
+        &self.groups
     }
 
-    fn rank(&self) -> GlobalRank {
-        self.world.store.rank()
+    fn timeout(&self) -> Duration {
+        self.world.options.timeout
     }
 
-    fn world_size(&self) -> u32 {
-        self.world.store.world_size()
+    fn stream_of(&self, channel: &Arc<Channel>) -> Option<Stream> {
+        Some(channel.stream.clone())
     }
 
-    fn stream(&self, group: &Group) -> Option<Stream> {
-        self.channel(group, "stream").ok().map(|channel| channel.stream.clone())
-    }
-
-    fn announce(&self, launches: &[Announced]) -> Result<(), CommError> {
+    fn compare_plans(&self, launches: &[Announced]) -> Result<(), CommError> {
         self.world.announce(launches)
     }
 
-    fn new_group(&self, name: &str, members: &[GlobalRank]) -> Result<Group, CommError> {
-        self.join(name, members, "new_group")
+    fn join(&self, group: &Group, op: &'static str) -> Result<Arc<Channel>, CommError> {
+        let stream = self.world.context.stream().map_err(|error| CommError::Failed {
+            site: group.site(op),
+            rank: self.groups.rank(),
+            reason: channel::text(&error).into(),
+            elsewhere: false,
+        })?;
+        let channel = Arc::new(Channel::new(&self.world, group.clone(), stream));
+        lock(&self.world.channels).push(channel.clone());
+        Ok(channel)
     }
 
-    fn joined(&self, name: &str, members: &[GlobalRank]) -> Option<Group> {
-        lock(&self.world.channels)
-            .iter()
-            .map(|channel| &channel.group)
-            .find(|group| group.is_of(name, members))
-            .cloned()
+    fn hold(&self, group: &Group, channel: &Arc<Channel>, call: &Call) -> Result<HeldOfHost, CommError> {
+        let op = call.op().name();
+        enqueue::check(&self.world.nccl, &self.world.context, call).map_err(|reason| channel.invalid(op, reason))?;
+        enqueue::hold(call, group).map_err(|error| channel.held(op, error))
     }
 
-    fn launch(&self, group: &Group, call: Call, options: &CallOptions) -> Result<Work, CommError> {
-        let channel = self.channel(group, call.op().name())?;
-        let mut block = lock(&channel.launching);
-        let prepared = self.prepare(&channel, call)?;
-        if let Some(block) = &mut *block {
-            if !options.async_op {
-                return Err(channel.invalid(prepared.call.op().name(), WAIT_IN_BLOCK));
+    fn post(
+        &self,
+        _: &Group,
+        channel: &Arc<Channel>,
+        calls: Vec<(Call, HeldOfHost)>,
+        timeout: Duration,
+    ) -> Result<Arc<Launched>, CommError> {
+        let first = calls[0].0.op().name();
+        self.world.whole(channel, first)?;
+        let comm = self.world.connected(channel)?;
+        let places = channel.number(&calls);
+        let entries = channel.record(&places);
+        let places: Vec<verdict::Place> = places.into_iter().map(|(place, _)| place).collect();
+        channel.enter(places.first().cloned(), timeout);
+        match self.fly(channel, &comm, calls) {
+            Ok((enqueued, event)) => {
+                let enqueue::Enqueued { scratches, held, returns } = enqueued;
+                let flight = Flight { places, entries, event, scratches, held, returns };
+                let launched = Arc::new(Launched::new(channel.clone(), flight, timeout));
+                let mut state = lock(&channel.state);
+                state.entered = None;
+                if let Some(verdict) = state.broken.clone() {
+                    drop(state);
+                    self.world.dump(channel, &verdict, Vec::new());
+                    launched.fail(&verdict);
+                } else {
+                    state.flying.push_back(launched.clone());
+                }
+                Ok(launched)
             }
-            block.calls.push(prepared);
-            return Ok(Work::new(block.ticket.clone()));
-        }
-        let ticket = Ticket::new(&channel);
-        self.post(&channel, &ticket, vec![prepared], options)?;
-        drop(block);
-        Self::finish(ticket, options)
-    }
-
-    fn start_coalescing(&self, group: &Group) -> Result<(), CommError> {
-        let channel = self.channel(group, "start_coalescing")?;
-        let mut block = lock(&channel.launching);
-        if block.is_some() {
-            return Err(channel.invalid("start_coalescing", BLOCK_OPEN));
-        }
-        *block = Some(Block { calls: Vec::new(), ticket: Ticket::new(&channel) });
-        Ok(())
-    }
-
-    fn end_coalescing(&self, group: &Group, options: &CallOptions) -> Result<Work, CommError> {
-        let channel = self.channel(group, "end_coalescing")?;
-        let mut open = lock(&channel.launching);
-        let block = open.take().ok_or_else(|| channel.invalid("end_coalescing", NO_BLOCK))?;
-        self.post(&channel, &block.ticket, block.calls, options)?;
-        drop(open);
-        Self::finish(block.ticket, options)
-    }
-
-    fn abort(&self, group: &Group) {
-        if let Ok(channel) = self.channel(group, "abort") {
-            self.leave_to_others(&channel);
+            Err(error) => {
+                channel.recorded(&entries, false);
+                let verdict = self.world.cause_of(channel, &error, places[0].clone());
+                channel.leave();
+                let agreed = self.world.fail(channel, verdict);
+                Err(error_at(&agreed, &channel.name(), &places[0]))
+            }
         }
     }
 
-    fn shrink(&self, group: &Group, failed: &[GlobalRank]) -> Result<Group, CommError> {
-        let channel = self.channel(group, "shrink")?;
-        let (name, members) = group.without(failed).map_err(|reason| channel.invalid("shrink", reason))?;
-        self.leave_to_others(&channel);
-        self.join(&name, &members, "shrink")
+    fn give_up(&self, _: &Group, channel: &Arc<Channel>) {
+        self.leave_to_others(channel);
     }
 }
 
 impl fmt::Debug for NcclRank {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "rank {} of {} on {:?}", self.rank().0, self.world_size(), self.world.nccl)
+        write!(f, "rank {} of {} on {:?}", self.groups.rank().0, self.groups.world_size(), self.world.nccl)
     }
 }
 
 impl Drop for NcclRank {
     fn drop(&mut self) {
-        let (rank, fate) = (self.rank(), if thread::panicking() { Fate::Panicked } else { Fate::Left });
+        let (rank, fate) = (self.groups.rank(), if thread::panicking() { Fate::Panicked } else { Fate::Left });
         // Whoever is lost may be why this one goes.
         let gone = if fate == Fate::Left { self.world.store.gone() } else { Vec::new() };
         for channel in lock(&self.world.channels).iter() {
             channel.reap();
-            // What it holds would hold the channel for good.
-            if let Some(Block { ticket, .. }) = lock(&channel.launching).take() {
-                let site = channel.site("end_coalescing");
-                ticket.end(Err(CommError::Remote { site, rank, fate }));
-            }
             let state = lock(&channel.state);
             let is_over = state.broken.is_some() || state.closed;
             drop(state);

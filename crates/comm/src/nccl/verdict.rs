@@ -5,6 +5,7 @@
 
 use crate::compare::{Side, difference};
 use crate::error::{CommError, Fate, Site};
+use crate::forms;
 use crate::signature::{CallSignature, Described};
 use bucketeer_types::GlobalRank;
 use serde::{Deserialize, Serialize};
@@ -29,83 +30,36 @@ pub enum Verdict {
         #[serde(flatten)]
         place: Place,
         waited_ms: u64,
-        #[serde(with = "ranks")]
+        #[serde(with = "forms::ranks")]
         arrived: Vec<GlobalRank>,
-        #[serde(with = "ranks")]
+        #[serde(with = "forms::ranks")]
         missing: Vec<GlobalRank>,
     },
     Mismatch {
         #[serde(flatten)]
         place: Place,
         what: String,
-        #[serde(with = "ranks")]
+        #[serde(with = "forms::ranks")]
         between: Vec<GlobalRank>,
         values: (String, String),
     },
     /// A rank went; `after` as many collectives of the group were done for it.
     Remote {
-        #[serde(with = "rank")]
+        #[serde(with = "forms::rank")]
         rank: GlobalRank,
-        #[serde(with = "fate")]
         fate: Fate,
         after: Option<u64>,
     },
     Aborted {
-        #[serde(with = "rank")]
+        #[serde(with = "forms::rank")]
         by: GlobalRank,
     },
     Failed {
-        #[serde(with = "rank")]
+        #[serde(with = "forms::rank")]
         rank: GlobalRank,
         reason: String,
         elsewhere: bool,
     },
-}
-
-mod rank {
-    use bucketeer_types::GlobalRank;
-    use serde::{Deserialize, Deserializer, Serialize, Serializer};
-
-    #[expect(clippy::trivially_copy_pass_by_ref, reason = "as serde asks for it")]
-    pub fn serialize<S: Serializer>(rank: &GlobalRank, serializer: S) -> Result<S::Ok, S::Error> {
-        rank.0.serialize(serializer)
-    }
-
-    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<GlobalRank, D::Error> {
-        u32::deserialize(deserializer).map(GlobalRank)
-    }
-}
-
-mod ranks {
-    use bucketeer_types::GlobalRank;
-    use serde::{Deserialize, Deserializer, Serializer};
-
-    pub fn serialize<S: Serializer>(ranks: &[GlobalRank], serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_seq(ranks.iter().map(|rank| rank.0))
-    }
-
-    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<GlobalRank>, D::Error> {
-        Ok(Vec::<u32>::deserialize(deserializer)?.into_iter().map(GlobalRank).collect())
-    }
-}
-
-mod fate {
-    use crate::Fate;
-    use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error};
-
-    const WORDS: [(Fate, &str); 4] =
-        [(Fate::Left, "left"), (Fate::Panicked, "panicked"), (Fate::Killed, "killed"), (Fate::Lost, "lost")];
-
-    #[expect(clippy::trivially_copy_pass_by_ref, reason = "as serde asks for it")]
-    pub fn serialize<S: Serializer>(fate: &Fate, serializer: S) -> Result<S::Ok, S::Error> {
-        WORDS.iter().find(|(known, _)| known == fate).map_or("lost", |(_, word)| word).serialize(serializer)
-    }
-
-    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Fate, D::Error> {
-        let word = String::deserialize(deserializer)?;
-        let found = WORDS.iter().find(|(_, known)| *known == word);
-        found.map(|(fate, _)| *fate).ok_or_else(|| D::Error::custom(format!("`{word}` is not a fate")))
-    }
 }
 
 /// What takes place before all launches.

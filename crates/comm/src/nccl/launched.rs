@@ -1,14 +1,14 @@
-//! A rank's hold on what it launched.
+//! What this rank launched: work on the device's stream.
 
 use super::channel::{Cause, Channel};
 use super::verdict::{Place, Verdict, error_at};
 use crate::buffer::{ReadGuard, WriteGuard};
-use crate::error::{CommError, Site};
-use crate::work::Completion;
-use crate::{OPEN_BLOCK, lock};
+use crate::error::CommError;
+use crate::lock;
+use crate::ticket::Pending;
 use bucketeer_cuda::{CudaError, DeviceBuffer, Event, PinnedBuffer};
 use std::ops::Range;
-use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Memory of the host and of the device that one call of host buffers goes by.
@@ -38,8 +38,6 @@ pub struct Flight {
     pub entries: Vec<u64>,
     /// Over when all of it is done.
     pub event: Event,
-    pub launched: Instant,
-    pub timeout: Duration,
     pub scratches: Vec<Scratch>,
     pub held: Vec<Held>,
     pub returns: Vec<Return>,
@@ -59,18 +57,18 @@ impl Flight {
 }
 
 enum Phase {
-    /// Of a coalescing block that is open.
-    Open,
     Flying(Box<Flight>),
     Ended(Result<(), CommError>),
 }
 
-/// One launch: a call, or a coalescing block.
-pub struct Ticket {
+/// One launch, on its way or ended.
+pub struct Launched {
     channel: Arc<Channel>,
+    pub at: Instant,
+    pub timeout: Duration,
+    number: Option<u64>,
     phase: Mutex<Phase>,
     changed: Condvar,
-    number: OnceLock<Option<u64>>,
 }
 
 /// How much longer than the grace a wait holds on after its time is over. Then it answers without a verdict, which there
@@ -82,23 +80,11 @@ pub fn backstop(grace: Duration) -> Duration {
     grace.saturating_mul(5).saturating_add(BACKSTOP)
 }
 
-impl Ticket {
-    pub fn new(channel: &Arc<Channel>) -> Arc<Self> {
-        let (phase, changed) = (Mutex::new(Phase::Open), Condvar::new());
-        Arc::new(Self { channel: channel.clone(), phase, changed, number: OnceLock::new() })
-    }
-
-    /// It is on its way.
-    pub fn fly(&self, flight: Flight) {
-        let _ = self.number.set(flight.places.first().map(|place| place.seq));
-        *lock(&self.phase) = Phase::Flying(Box::new(flight));
-    }
-
-    /// It has ended before it was launched, or there was nothing to launch.
-    pub fn end(&self, result: Result<(), CommError>) {
-        let _ = self.number.set(None);
-        *lock(&self.phase) = Phase::Ended(result);
-        self.changed.notify_all();
+impl Launched {
+    pub fn new(channel: Arc<Channel>, flight: Flight, timeout: Duration) -> Self {
+        let (at, number) = (Instant::now(), flight.places.first().map(|place| place.seq));
+        let (phase, changed) = (Mutex::new(Phase::Flying(Box::new(flight))), Condvar::new());
+        Self { channel, at, timeout, number, phase, changed }
     }
 
     /// Whether the device is done with it.
@@ -108,7 +94,6 @@ impl Ticket {
     pub fn is_over(&self) -> Result<bool, CudaError> {
         match &*lock(&self.phase) {
             Phase::Flying(flight) => flight.event.is_done(),
-            Phase::Open => Ok(false),
             Phase::Ended(_) => Ok(true),
         }
     }
@@ -117,8 +102,8 @@ impl Ticket {
     pub fn late(&self, now: Instant) -> Option<(Place, Duration)> {
         let phase = lock(&self.phase);
         let Phase::Flying(flight) = &*phase else { return None };
-        let waited = now.saturating_duration_since(flight.launched);
-        if waited < flight.timeout { None } else { Some((flight.places.first()?.clone(), waited)) }
+        let waited = now.saturating_duration_since(self.at);
+        if waited < self.timeout { None } else { Some((flight.places.first()?.clone(), waited)) }
     }
 
     /// What is on its way.
@@ -163,7 +148,7 @@ impl Ticket {
         flight.held.clear();
         let flight = match std::mem::replace(&mut *phase, Phase::Ended(result)) {
             Phase::Flying(flight) => Some(flight),
-            Phase::Open | Phase::Ended(_) => None,
+            Phase::Ended(_) => None,
         };
         drop(phase);
         self.changed.notify_all();
@@ -182,39 +167,27 @@ impl Ticket {
     }
 }
 
-impl Completion for Ticket {
-    fn wait(&self, timeout: Option<Duration>) -> Result<(), CommError> {
-        let start = Instant::now();
+impl Pending for Arc<Launched> {
+    fn wait(&self, start: Instant, timeout: Duration) -> Result<(), CommError> {
         let mut pause = Duration::from_micros(5);
         let mut raised = false;
         loop {
             self.channel.reap();
             let phase = lock(&self.phase);
-            let (since, limit) = match &*phase {
+            let place = match &*phase {
                 Phase::Ended(result) => return result.clone(),
-                Phase::Open => {
-                    let site = Site { group: self.channel.name(), op: "wait", seq: None };
-                    return Err(CommError::Invalid { site, reason: OPEN_BLOCK.to_owned() });
-                }
-                Phase::Flying(flight) => match timeout {
-                    Some(timeout) => (start, timeout),
-                    None => (flight.launched, flight.timeout),
-                },
+                Phase::Flying(flight) => flight.places.first(),
             };
-            let waited = since.elapsed();
-            if waited >= limit {
-                let place = match &*phase {
-                    Phase::Flying(flight) => flight.places.first().cloned(),
-                    _ => None,
-                };
+            let waited = start.elapsed();
+            if waited >= timeout {
                 if !std::mem::replace(&mut raised, true)
-                    && let Some(place) = place
+                    && let Some(place) = place.cloned()
                 {
                     drop(phase);
                     self.channel.raise(Cause::Late { place, waited });
                     continue;
                 }
-                if waited >= limit.saturating_add(backstop(self.channel.grace())) {
+                if waited >= timeout.saturating_add(backstop(self.channel.grace())) {
                     drop(phase);
                     return Err(self.given_up(waited));
                 }
@@ -230,6 +203,6 @@ impl Completion for Ticket {
     }
 
     fn sequence_number(&self) -> Option<u64> {
-        self.number.get().copied().flatten()
+        self.number
     }
 }
