@@ -1,11 +1,12 @@
-//! NCCL as a [`Backend`]: one communicator and one stream for each group, and a watchdog that lets nothing hang.
+//! NCCL as a [`Backend`](crate::Backend): one communicator and one stream for each group, and a watchdog that lets
+//! nothing hang.
 //!
 //! - **Launches** are enqueued by the calling thread, in its order, so that ranks that run the same program launch in the same
 //!   order on all groups.
 //! - **Buffers** of a device ([`Arena::on_device`](crate::Arena::on_device)) are used where they are; which stream
-//!   waits for which is the caller's to say, by the group's [`stream`](Backend::stream). Buffers of the host are lent to the
+//!   waits for which is the caller's to say, by the group's [`stream`](crate::Backend::stream). Buffers of the host are lent to the
 //!   call, and travel by way of page-locked memory.
-//! - **Groups** connect at their first launch, or by [`announce`](Backend::announce), which does so in an order that all ranks
+//! - **Groups** connect at their first launch, or by [`announce`](crate::Backend::announce), which does so in an order that all ranks
 //!   agree on. All members have to come for that, also when the first launch is a message between two of them.
 //! - **Faults.** A thread of the rank asks NCCL for errors, the clock for calls that take too long, and the store for other
 //!   ranks. The rank that notices something asks all members where they are, waits for [`NcclOptions::grace`] at most, and
