@@ -136,29 +136,27 @@ impl BucketOptionArgs {
 
     /// The options of a pass of the kind.
     fn apply_to(&self, kind: BucketKind) -> Result<BucketOptions> {
-        let policy = self
-            .value("policy")
-            .map_or(Policy::default(), |word| if word == "xla" { Policy::Xla } else { Policy::Greedy });
-        let mut options = BucketOptions::of_policy(kind, policy);
+        let given = self.given.iter().filter(|(option, _)| match option.values {
+            // A name may hold what separates names in the text of a pipeline.
+            Values::List => false,
+            // Refused before, where no kind that is asked for may travel as bytes.
+            _ => option.name != "mixed-dtype" || kind.mixes_dtypes(),
+        });
+        let pairs = given.filter_map(|(option, values)| Some((option.name, values.first()?.as_str())));
+        let mut options = BucketOptions::parse(kind, pairs).map_err(|error| {
+            let OptionError::Value { option, error } = error else { return anyhow!(error) };
+            let value = self.value(option).unwrap_or_default();
+            // A number or a switch is at fault by itself, a word may be so for the kind.
+            let is_word = OPTIONS.iter().any(|row| row.name == option && matches!(row.values, Values::Words(_)));
+            let asked = if is_word { format!(", and --{} is asked for", kind.word()) } else { String::new() };
+            anyhow!("--{option} `{value}`: {error}{asked}")
+        })?;
         for (option, values) in &self.given {
             match option.name {
-                // Refused before, where no kind that is asked for may travel as bytes.
-                "mixed-dtype" if !kind.mixes_dtypes() => continue,
-                // A name may hold what separates names in the text of a pipeline.
                 "groups" => options.groups.clone_from(values),
                 "names" => options.names.clone_from(values),
                 "except" => options.except.clone_from(values),
-                name => {
-                    let [value] = &values[..] else { continue };
-                    options.set(name, value).map_err(|error| match error {
-                        // What any kind may have is at fault by itself.
-                        OptionError::Value { error, .. } if matches!(option.values, Values::Words(_)) => {
-                            anyhow!("--{name} `{value}`: {error}, and --{} is asked for", kind.word())
-                        }
-                        OptionError::Value { error, .. } => anyhow!("--{name} `{value}`: {error}"),
-                        unknown => anyhow!(unknown),
-                    })?;
-                }
+                _ => {}
             }
         }
         Ok(options)

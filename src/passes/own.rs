@@ -201,27 +201,25 @@ fn checked(
     chosen: &[Vec<NodeId>],
 ) -> Result<Selection, PolicyError> {
     let name = |id: NodeId| view.graph.name_of(id).to_owned();
-    let mut slot_of: HashMap<NodeId, usize, FxBuildHasher> =
-        candidates.iter().map(|&slot| (view.node(slot), slot)).collect();
     let mut bucket_of = HashMap::<usize, usize, FxBuildHasher>::default();
     let mut opened = HashMap::<_, usize, FxBuildHasher>::default();
     let mut selection = Selection::default();
     for members in chosen.iter().filter(|members| members.len() > 1) {
         let mut slots = Vec::with_capacity(members.len());
         for &id in members {
-            let slot = slot_of.remove(&id).ok_or_else(|| match selection_holds(view, candidates, id) {
-                true => PolicyError::Twice { policy, node: name(id) },
-                false => PolicyError::NotACandidate { policy, node: name(id) },
-            })?;
-            bucket_of.insert(slot, selection.buckets.len());
+            let slot = view.dependencies.slot_of(id);
+            if view.candidate_at(slot).is_none() {
+                return Err(PolicyError::NotACandidate { policy, node: name(id) });
+            }
+            if bucket_of.insert(slot, selection.buckets.len()).is_some() {
+                return Err(PolicyError::Twice { policy, node: name(id) });
+            }
             slots.push(slot);
         }
         let first = view.entry(slots[0]);
-        if let Some((&id, entry)) =
-            members.iter().zip(slots.iter().map(|&slot| view.entry(slot))).find(|(_, entry)| entry.key != first.key)
-        {
-            let fields = first.key.differences(&entry.key);
-            return Err(PolicyError::Differ { policy, one: name(members[0]), other: name(id), fields });
+        if let Some(&other) = slots.iter().find(|&&slot| view.entry(slot).key != first.key) {
+            let fields = first.key.differences(&view.entry(other).key);
+            return Err(PolicyError::Differ { policy, one: name(members[0]), other: name(view.node(other)), fields });
         }
         let nth = opened.entry(first.key).or_default();
         let over = |found| Err(PolicyError::Cap { policy, first: name(members[0]), found });
@@ -242,11 +240,6 @@ fn checked(
     let outcome = |&node: &usize| Outcome { node, bucket: bucket_of.get(&node).copied().ok_or(Refusal::NotChosen) };
     selection.outcomes = candidates.iter().map(outcome).collect();
     Ok(selection)
-}
-
-/// Whether a node is a candidate at all.
-fn selection_holds(view: &View<'_>, candidates: &[usize], id: NodeId) -> bool {
-    candidates.iter().any(|&slot| view.node(slot) == id)
 }
 
 /// A pass of one's own.

@@ -16,6 +16,8 @@ pub struct Surveyed {
     pub bytes: Option<u64>,
     /// The first wait on it, or on a part of it.
     pub wait: Option<NodeId>,
+    /// The last node that waits for it, likewise.
+    pub last_wait: Option<NodeId>,
     /// Most collectives on a path that leads to it, over all order, not only data: 0 for one that depends on none.
     pub depth: u32,
 }
@@ -24,11 +26,12 @@ pub struct Surveyed {
 #[must_use]
 pub fn survey(graph: &Graph, dependencies: &Dependencies) -> Vec<Surveyed> {
     let depths = depths(graph, dependencies);
-    let waits = first_waits(graph);
+    let waits = waits(graph);
     let one = |&node: &NodeId| {
         let collective = graph.collective(node)?;
         let depth = depths[dependencies.slot_of(node)];
-        Some(Surveyed { node, collective, bytes: collective_bytes(graph, node), wait: waits[node.index()], depth })
+        let (wait, last_wait) = waits[node.index()].unzip();
+        Some(Surveyed { node, collective, bytes: collective_bytes(graph, node), wait, last_wait, depth })
     };
     graph.order().iter().filter_map(one).collect()
 }
@@ -45,8 +48,8 @@ fn depths(graph: &Graph, dependencies: &Dependencies) -> Vec<u32> {
     depths
 }
 
-/// By arena index of a collective: the first node that waits for it, or for an element of its tuple.
-fn first_waits(graph: &Graph) -> Vec<Option<NodeId>> {
+/// By arena index of a collective: the first and the last node that wait for it, or for an element of its tuple.
+fn waits(graph: &Graph) -> Vec<Option<(NodeId, NodeId)>> {
     let mut waits = vec![None; graph.arena_len()];
     // The coalesced collective that a node takes an element of.
     let mut element_of = vec![None; graph.arena_len()];
@@ -54,7 +57,8 @@ fn first_waits(graph: &Graph) -> Vec<Option<NodeId>> {
         for &operand in graph.operands(id) {
             let source = element_of[operand.index()].unwrap_or(operand);
             if graph.node(id).op == Op::Wait {
-                waits[source.index()] = waits[source.index()].or(Some(id));
+                let known = &mut waits[source.index()];
+                *known = Some((known.map_or(id, |(first, _)| first), id));
             } else if matches!(graph.node(id).op, Op::Call(_)) && matches!(graph.type_of(operand), Type::Tuple(_)) {
                 element_of[id.index()] = Some(source);
             }

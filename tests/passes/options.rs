@@ -9,7 +9,7 @@ const HEAD: &str = "\
 # Options of bucket passes
 
 As they stand in the text of a pipeline, `bucket-all-gather{cap=25MiB,policy=adjacent}`, and on the command line. A test
-makes this page from the table in `src/passes/options.rs`. Sizes are plain bytes, or have a unit: 25MB is 10^6 bytes each,
+makes this page from the table in `src/passes/options/table.rs`. Sizes are plain bytes, or have a unit: 25MB is 10^6 bytes each,
 25MiB is 2^20. Lists are separated by `/`; on the command line, caps by `,`, and names are given one by one.
 
 | option | command line | says | may be | if not given |

@@ -36,8 +36,8 @@ fn note_surplus(path: &Path, rank: u32, surplus: &[&str]) {
     }
     let names = listed(surplus.iter().take(MOST_NAMES + 1).map(|name| clean(name)).collect());
     let file = of_rank(path, rank);
-    let are = if surplus.len() == 1 { "tensor is" } else { "tensors are" };
-    talk::say(&format!("note: {}: {} {are} not an input of the graph: {names}", file.display(), surplus.len()));
+    let are = if surplus.len() == 1 { "tensor is not an input" } else { "tensors are not inputs" };
+    talk::say(&format!("note: {}: {} {are} of the graph: {names}", file.display(), surplus.len()));
 }
 
 /// Names in a line, as many as fit there.

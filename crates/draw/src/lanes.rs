@@ -7,7 +7,7 @@
 use super::buckets::Buckets;
 use super::text::{cut, visible};
 use super::{collective, counted, fill, in_words, legend, ranks};
-use bucketeer::ir::{Dependencies, Graph, GroupId, Op, Type};
+use bucketeer::ir::{Dependencies, Graph, GroupId};
 use bucketeer::passes::liveness::{LiveBytes, live_bytes};
 use bucketeer::passes::survey::{Surveyed, survey};
 use bucketeer_types::sizes::human;
@@ -160,13 +160,12 @@ impl Placed {
 fn place(graph: &Graph, found: &[Surveyed]) -> Vec<Placed> {
     let mut at = vec![0; graph.arena_len()];
     graph.order().iter().enumerate().for_each(|(place, id)| at[id.index()] = place);
-    let waits = last_waits(graph);
     let mut placed: Vec<Option<Placed>> = graph.groups().iter().map(|_| None).collect();
     for (nth, one) in found.iter().enumerate() {
         let group = one.collective.group;
         let here = placed[group.index()].get_or_insert_with(|| Placed { group, rows: Vec::new(), more: Vec::new() });
         let start = at[one.node.index()];
-        let bar = Bar { nth, start, end: waits[one.node.index()].unwrap_or(start) + 1 };
+        let bar = Bar { nth, start, end: one.last_wait.map_or(start, |wait| at[wait.index()]) + 1 };
         let is_free = |row: &Vec<Bar>| row.last().is_none_or(|last| last.end <= start);
         if let Some(row) = here.rows.iter().position(is_free) {
             here.rows[row].push(bar);
@@ -177,23 +176,6 @@ fn place(graph: &Graph, found: &[Surveyed]) -> Vec<Placed> {
         }
     }
     placed.into_iter().flatten().collect()
-}
-
-/// By arena index of a collective: the place of the last wait on it, or on an element of its tuple.
-fn last_waits(graph: &Graph) -> Vec<Option<usize>> {
-    let mut waits = vec![None; graph.arena_len()];
-    let mut element_of: Vec<_> = vec![None; graph.arena_len()];
-    for (at, &id) in graph.order().iter().enumerate() {
-        for &operand in graph.operands(id) {
-            let source = element_of[operand.index()].unwrap_or(operand);
-            if graph.node(id).op == Op::Wait {
-                waits[source.index()] = Some(at);
-            } else if matches!(graph.node(id).op, Op::Call(_)) && matches!(graph.type_of(operand), Type::Tuple(_)) {
-                element_of[id.index()] = Some(source);
-            }
-        }
-    }
-    waits
 }
 
 fn lane(graph: &Graph, buckets: &Buckets, found: &[Surveyed], placed: &Placed, runs: &[(usize, &[Bar])]) -> Lane {

@@ -137,7 +137,7 @@ impl TensorFile {
         self.tensors.keys().map(|name| &**name)
     }
 
-    /// Names of its tensors that are not input of a program, sorted.
+    /// Names of its tensors that are not inputs of a program, sorted.
     #[must_use]
     pub fn surplus(&self, program: &Program) -> Vec<&str> {
         let inputs: BTreeSet<&str> = program.inputs.iter().map(|input| &*input.name).collect();

@@ -46,6 +46,8 @@ pub(super) struct Clock<'p> {
     start: Instant,
     times: Times,
     events: Vec<Event>,
+    /// By index in `events`, the step whose bytes are looked up when the run is over.
+    moves: Vec<(usize, StepId)>,
     /// Collectives in flight: step, when it was launched.
     in_flight: Vec<(StepId, Instant)>,
 }
@@ -54,7 +56,15 @@ impl<'p> Clock<'p> {
     pub fn start(program: &'p Program, groups: &[Option<Group>]) -> Self {
         let groups = groups.to_vec();
         let start = Instant::now();
-        Self { program, groups, start, times: Times::default(), events: Vec::new(), in_flight: Vec::new() }
+        Self {
+            program,
+            groups,
+            start,
+            times: Times::default(),
+            events: Vec::new(),
+            moves: Vec::new(),
+            in_flight: Vec::new(),
+        }
     }
 
     fn step(&self, id: StepId) -> &'p Step {
@@ -144,8 +154,10 @@ impl<'p> Clock<'p> {
     fn event(&mut self, id: StepId, row: Row, what: &'static str, start: Instant, time: Duration) {
         let name = self.step(id).node.clone();
         // Who adds up bytes is not to count a collective twice.
-        let moved = if what == "wait" { None } else { self.moved(id) };
-        self.events.push(Event { row, name, what, start: start - self.start, time, moved });
+        if what != "wait" {
+            self.moves.push((self.events.len(), id));
+        }
+        self.events.push(Event { row, name, what, start: start - self.start, time, moved: None });
     }
 
     fn moved(&self, id: StepId) -> Option<Moved> {
@@ -181,6 +193,9 @@ impl<'p> Clock<'p> {
 
     pub fn end(mut self) -> (Times, Vec<Event>) {
         self.times.total = self.start.elapsed();
+        for (event, id) in std::mem::take(&mut self.moves) {
+            self.events[event].moved = self.moved(id);
+        }
         (self.times, self.events)
     }
 }

@@ -73,7 +73,7 @@ impl Header {
     }
 }
 
-/// Bytes that a dtype and a shape make; none if they are not whole number below 2^64.
+/// Bytes that a dtype and a shape make; none if they are not a whole number below 2^64.
 fn bytes_of(info: &TensorInfo) -> Option<usize> {
     let elements = info.shape.iter().try_fold(1usize, |product, &size| product.checked_mul(size))?;
     let bits = elements.checked_mul(info.dtype.bitsize())?;
