@@ -19,6 +19,7 @@ mod pipeline;
 pub mod plan;
 mod remarks;
 mod rounds;
+pub mod schedule;
 pub mod select;
 #[cfg(feature = "serde")]
 mod serial;

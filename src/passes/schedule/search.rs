@@ -1,0 +1,358 @@
+//! Looks for a plan.
+//!
+//! A chain of messages that only have to be launched after something is planned exactly ([`chain`](super::chain)). Any other graph
+//! gets a first plan by one pass over its computation, with the stream of each group kept busy with what is needed soonest; then
+//! changes of one unit, bucket or place are tried and run exactly. A change that makes the step a little longer is kept at
+//! first and not later on. Numbers are drawn from a fixed seed and tries are counted, so that every rank and machine finds the
+//! same plan.
+
+use super::build::first_plan;
+use super::problem::{NONE, Problem};
+use super::state::{Memory, Run, State};
+
+/// How long to look, in work that is counted, not in time: the same answer on every rank and machine.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+pub enum Effort {
+    /// What is built at once.
+    Low,
+    /// About two seconds.
+    #[default]
+    Default,
+    /// About a minute.
+    High,
+}
+
+impl Effort {
+    /// How many units may be run over.
+    const fn work(self) -> u64 {
+        match self {
+            Self::Low => 0,
+            Self::Default => 150_000_000,
+            Self::High => 4_500_000_000,
+        }
+    }
+}
+
+/// Descents that begin at the first plan, and those that begin at the best so far.
+const STARTS: u64 = 4;
+const ROUNDS: u64 = 4;
+
+/// A change may at first make a step longer by what is exposed divided by this. Measured on training steps of 600 to 7,000
+/// nodes; at a tenth of it, descents wander.
+const DARING: u64 = 300;
+
+/// Looks for a plan that ends early and holds the cap.
+pub(super) fn search(problem: &Problem, cap_bytes: Option<u64>, effort: Effort) -> State {
+    let start = first_plan(problem, cap_bytes);
+    if effort == Effort::Low || problem.messages.is_empty() {
+        return start;
+    }
+    // Several descents from the first plan, each of its own, then some from the best of them.
+    let share = effort.work() / (STARTS + ROUNDS);
+    let mut search = Search::new(problem, cap_bytes, start);
+    let first = search.best.clone();
+    for round in 0..STARTS + ROUNDS {
+        let from = if round < STARTS { first.clone() } else { search.best.clone() };
+        search.descend(share, from);
+    }
+    search.best
+}
+
+/// Numbers from a fixed seed (SplitMix64).
+struct Draw(u64);
+
+impl Draw {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    /// A number below `end`, which is not 0.
+    fn below(&mut self, end: u64) -> u64 {
+        ((u128::from(self.next()) * u128::from(end)) >> 64) as u64
+    }
+
+    /// How far to go: mostly a little, seldom far.
+    fn distance(&mut self, most: u64) -> u64 {
+        let bits = self.below(u64::from(most.max(1).ilog2()) + 2);
+        self.below((1 << bits).min(most) + 1)
+    }
+}
+
+struct Search<'a> {
+    problem: &'a Problem,
+    cap_bytes: Option<u64>,
+    compute_ns: u64,
+    draw: Draw,
+    best: State,
+    best_ns: u64,
+    run: Run,
+    trial_run: Run,
+    memory: Memory,
+}
+
+impl<'a> Search<'a> {
+    fn new(problem: &'a Problem, cap_bytes: Option<u64>, start: State) -> Self {
+        let compute_ns = problem.compute_ns.iter().sum();
+        let mut run = Run::default();
+        run.time(problem, &start, u64::MAX, None);
+        let best_ns = run.makespan_ns;
+        let (trial_run, memory) = (Run::default(), Memory::default());
+        Self { problem, cap_bytes, compute_ns, draw: Draw(1), best: start, best_ns, run, trial_run, memory }
+    }
+
+    /// Tries changes from a plan on, for so much work.
+    fn descend(&mut self, work: u64, from: State) {
+        let problem = self.problem;
+        let mut current = from;
+        self.run.time(problem, &current, u64::MAX, None);
+        let mut current_ns = self.run.makespan_ns;
+        let mut trial = current.clone();
+        let mut peak = self.cap_bytes.map(|_| self.memory.peak(problem, &current, &self.run).0);
+        let daring = ((current_ns - self.compute_ns) / DARING).max(200);
+        let mut done = 0;
+        while done < work {
+            trial.clone_from(&current);
+            // A copy of a plan, and what it takes to find a change, beside what is run.
+            done += 64 + trial.order.len() as u64 / 4;
+            if !self.change(&mut trial) {
+                continue;
+            }
+            let slack = (u128::from(daring) * u128::from(work.saturating_sub(done)) / u128::from(work)) as u64;
+            let limit = current_ns.saturating_add(slack);
+            let ends = self.trial_run.time(problem, &trial, limit, Some(&self.run));
+            done += self.trial_run.units_run(&trial);
+            if !ends {
+                continue;
+            }
+            if let (Some(cap), Some(now)) = (self.cap_bytes, peak) {
+                let (found, _) = self.memory.peak(problem, &trial, &self.trial_run);
+                done += 2 * problem.storages.len() as u64;
+                if found > cap && found >= now {
+                    continue;
+                }
+                peak = Some(found);
+            }
+            std::mem::swap(&mut current, &mut trial);
+            std::mem::swap(&mut self.run, &mut self.trial_run);
+            current_ns = self.run.makespan_ns;
+            let fits = peak.zip(self.cap_bytes).is_none_or(|(peak, cap)| peak <= cap);
+            if current_ns < self.best_ns && fits {
+                self.best_ns = current_ns;
+                self.best.clone_from(&current);
+                if self.best_ns == self.compute_ns {
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Changes a plan at one place; false where that cannot be done.
+    fn change(&mut self, state: &mut State) -> bool {
+        let kind = self.draw.below(14);
+        if kind >= 10 {
+            return self.move_compute(state);
+        }
+        let bucket = self.pick(state);
+        match kind {
+            0..=3 => self.move_bucket(state, bucket),
+            4 | 5 => self.merge(state, bucket),
+            6 | 7 => self.hand_over(state, bucket),
+            _ => self.split(state, bucket),
+        }
+    }
+
+    /// A bucket: mostly one that computation stands still for, or one of those launched shortly before it.
+    fn pick(&mut self, state: &State) -> u32 {
+        let computes = state.computes();
+        if !self.run.stalls.is_empty() && self.draw.below(10) < 7 {
+            let one = self.draw.below(self.run.stalls.len() as u64) as usize;
+            let other = self.draw.below(self.run.stalls.len() as u64) as usize;
+            let (_, _, bucket) =
+                self.run.stalls[if self.run.stalls[one].1 > self.run.stalls[other].1 { one } else { other }];
+            if state.head[bucket as usize] != NONE {
+                let back = self.draw.distance(6);
+                return self.neighbour(state, bucket, -(back as i64), false).unwrap_or(bucket);
+            }
+        }
+        loop {
+            let unit = state.order[self.draw.below(state.order.len() as u64) as usize];
+            if let Some(bucket) = unit.checked_sub(computes) {
+                return bucket;
+            }
+            let message = self.draw.below(self.problem.messages.len() as u64) as usize;
+            if self.draw.below(2) == 0 {
+                return state.bucket_of[message];
+            }
+        }
+    }
+
+    /// The bucket so many launches of the same group, or class, before or after one; `None` where there are fewer.
+    fn neighbour(&self, state: &State, bucket: u32, steps: i64, of_class: bool) -> Option<u32> {
+        let computes = state.computes();
+        let first = |bucket: u32| &self.problem.messages[state.head[bucket as usize] as usize];
+        let like = first(bucket);
+        let mut left = steps.unsigned_abs();
+        let mut at = state.place[(computes + bucket) as usize] as usize;
+        let mut found = bucket;
+        while left > 0 {
+            at = if steps < 0 { at.checked_sub(1)? } else { at + 1 };
+            let unit = *state.order.get(at)?;
+            let Some(other) = unit.checked_sub(computes) else { continue };
+            let other_first = first(other);
+            if if of_class { other_first.class == like.class } else { other_first.group == like.group } {
+                left -= 1;
+                found = other;
+            }
+        }
+        Some(found)
+    }
+
+    fn move_to(&mut self, state: &mut State, unit: u32, aim: impl FnOnce(&mut Draw, u32, u32, u32) -> u32) -> bool {
+        let (low, high) = state.range(self.problem, unit);
+        if low > high {
+            return false;
+        }
+        let from = state.place[unit as usize];
+        let to = aim(&mut self.draw, low, high, from).clamp(low, high);
+        state.shift(from as usize, to as usize);
+        from != to
+    }
+
+    /// Launches a bucket earlier or later.
+    fn move_bucket(&mut self, state: &mut State, bucket: u32) -> bool {
+        let unit = state.computes() + bucket;
+        let steps = if self.draw.below(2) == 0 { -1 } else { 1 };
+        let behind = self.neighbour(state, bucket, steps, false);
+        let behind = behind.map(|other| state.place[(state.computes() + other) as usize]);
+        self.move_to(state, unit, |draw, low, high, from| match draw.below(8) {
+            0 => low,
+            1 => high,
+            // Past the launch before it, or the one after.
+            2 | 3 => behind.unwrap_or(from),
+            _ if draw.below(2) == 0 => {
+                from.saturating_sub(1 + draw.distance(u64::from(from.saturating_sub(low))) as u32)
+            }
+            _ => from + 1 + draw.distance(u64::from(high.saturating_sub(from))) as u32,
+        })
+    }
+
+    /// Moves an item that computes.
+    fn move_compute(&mut self, state: &mut State) -> bool {
+        let computes = state.computes();
+        let near = match self.run.stalls.len() as u64 {
+            0 => self.draw.below(state.order.len() as u64) as u32,
+            count => self.run.stalls[self.draw.below(count) as usize].0,
+        };
+        // A little before or after where computation stands still.
+        let off = self.draw.distance(state.order.len() as u64 / 2) as u32;
+        let at = if self.draw.below(2) == 0 { near.saturating_sub(off) } else { near + off };
+        let at = at.min(state.order.len() as u32 - 1);
+        let unit = state.order[at as usize];
+        if unit >= computes {
+            return false;
+        }
+        self.move_to(state, unit, |draw, low, high, from| match draw.below(6) {
+            0 => low,
+            1 => high,
+            2 => near,
+            _ if draw.below(2) == 0 => {
+                from.saturating_sub(1 + draw.distance(u64::from(from.saturating_sub(low))) as u32)
+            }
+            _ => from + 1 + draw.distance(u64::from(high.saturating_sub(from))) as u32,
+        })
+    }
+
+    /// Puts another bucket's messages into one.
+    fn merge(&mut self, state: &mut State, bucket: u32) -> bool {
+        let class = self.problem.messages[state.head[bucket as usize] as usize].class;
+        if class == NONE {
+            return false;
+        }
+        let steps = if self.draw.below(2) == 0 { -1 } else { 1 };
+        let Some(other) = self.neighbour(state, bucket, steps, true) else { return false };
+        self.join(state, bucket, other)
+    }
+
+    fn join(&mut self, state: &mut State, bucket: u32, other: u32) -> bool {
+        let computes = state.computes();
+        let there = state.place[(computes + other) as usize];
+        let mut members: Vec<u32> = state.members(bucket).chain(state.members(other)).collect();
+        members.sort_unstable();
+        state.remove(other);
+        state.fill(self.problem, bucket, &members);
+        let unit = computes + bucket;
+        let (low, high) = state.range(self.problem, unit);
+        if low > high {
+            return false;
+        }
+        let from = state.place[unit as usize];
+        let to = match self.draw.below(4) {
+            0 => there,
+            1 => low,
+            _ => from,
+        };
+        state.shift(from as usize, to.clamp(low, high) as usize);
+        true
+    }
+
+    /// Parts a bucket in two.
+    fn split(&mut self, state: &mut State, bucket: u32) -> bool {
+        let members: Vec<u32> = state.members(bucket).collect();
+        if members.len() < 2 {
+            return false;
+        }
+        let cut = 1 + self.draw.below(members.len() as u64 - 1) as usize;
+        let (one, other) = if self.draw.below(2) == 0 {
+            members.split_at(cut)
+        } else {
+            let (a, b) = members.split_at(cut);
+            (b, a)
+        };
+        let at = state.place[(state.computes() + bucket) as usize] as usize;
+        state.fill(self.problem, bucket, one);
+        let after = usize::from(self.draw.below(2) == 0);
+        let Some(made) = state.insert(self.problem, at + after, other) else { return false };
+        if self.draw.below(2) == 0 {
+            let moved = if self.draw.below(2) == 0 { made } else { bucket };
+            self.move_bucket(state, moved);
+        }
+        true
+    }
+
+    /// Hands some messages of a bucket over to the one of its class before or after it.
+    fn hand_over(&mut self, state: &mut State, bucket: u32) -> bool {
+        let members: Vec<u32> = state.members(bucket).collect();
+        if self.problem.messages[members[0] as usize].class == NONE {
+            return false;
+        }
+        let steps = if self.draw.below(2) == 0 { -1 } else { 1 };
+        let Some(other) = self.neighbour(state, bucket, steps, true) else { return false };
+        if members.len() < 2 {
+            return self.join(state, other, bucket);
+        }
+        let many = 1 + self.draw.distance(members.len() as u64 - 2) as usize;
+        let (kept, given) = if self.draw.below(2) == 0 {
+            let (a, b) = members.split_at(members.len() - many);
+            (a, b)
+        } else {
+            let (a, b) = members.split_at(many);
+            (b, a)
+        };
+        let mut joined: Vec<u32> = state.members(other).chain(given.iter().copied()).collect();
+        joined.sort_unstable();
+        state.fill(self.problem, bucket, kept);
+        state.fill(self.problem, other, &joined);
+        let unit = state.computes() + other;
+        let (low, high) = state.range(self.problem, unit);
+        if low > high {
+            return false;
+        }
+        let from = state.place[unit as usize];
+        state.shift(from as usize, from.clamp(low, high) as usize);
+        true
+    }
+}
