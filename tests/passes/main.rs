@@ -18,6 +18,7 @@ mod parity;
 mod plan;
 mod properties;
 mod regressions;
+mod schedule;
 mod serial;
 mod snapshots;
 mod table;

@@ -13,18 +13,22 @@ use super::state::{Memory, Run, State};
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, BinaryHeap};
 
-/// The best first plan within a cap.
-pub(super) fn first_plan(problem: &Problem, cap_bytes: Option<u64>) -> State {
+/// Most first plans that are kept.
+const MOST_PLANS: usize = 4;
+
+/// The best first plans within a cap, the best one first; the program as it stands is the last resort.
+pub(super) fn first_plans(problem: &Problem, cap_bytes: Option<u64>) -> Vec<State> {
     let (mut run, mut memory) = (Run::default(), Memory::default());
-    let mut best = State::as_written(problem);
-    run.time(problem, &best, u64::MAX, None);
-    let mut best_ns = run.makespan_ns;
+    let written = State::as_written(problem);
+    run.time(problem, &written, u64::MAX, None);
+    let as_written_ns = run.makespan_ns;
+    let mut found: Vec<(u64, State)> = Vec::new();
     let mut consider = |state: State| {
-        if run.time(problem, &state, best_ns.saturating_sub(1), None)
+        if run.time(problem, &state, as_written_ns, None)
             && cap_bytes.is_none_or(|cap| memory.peak(problem, &state, &run).0 <= cap)
+            && found.iter().all(|(ns, _)| *ns != run.makespan_ns)
         {
-            best_ns = run.makespan_ns;
-            best = state;
+            found.push((run.makespan_ns, state));
         }
     };
     let times = Times::of(problem);
@@ -40,7 +44,12 @@ pub(super) fn first_plan(problem: &Problem, cap_bytes: Option<u64>) -> State {
             break;
         }
     }
-    best
+    found.sort_by_key(|(ns, _)| *ns);
+    found.truncate(MOST_PLANS);
+    if found.is_empty() {
+        found.push((as_written_ns, written));
+    }
+    found.into_iter().map(|(_, state)| state).collect()
 }
 
 /// When messages can leave and are needed, while computation keeps its order.
@@ -139,6 +148,7 @@ impl Launches {
         state.place.fill(NONE);
         state.head.fill(NONE);
         state.count.fill(0);
+        state.prompt.fill(false);
         let mut launches = self.0.into_iter().peekable();
         let mut bucket = 0;
         for at in 0..=computes {

@@ -22,7 +22,7 @@ use super::merge::MergeReport;
 use crate::ir::{Dependencies, Graph, NodeId};
 use problem::Problem;
 pub use search::Effort;
-use state::Run;
+use state::{Memory, Run, State};
 
 /// How a graph is planned.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -54,12 +54,16 @@ pub fn plan(graph: &mut Graph, costs: &Costs, schedule: &ScheduleOptions) -> Res
     let before = Timeline::of(graph, costs)?;
     let dependencies = Dependencies::of(graph);
     let problem = Problem::of(graph, &dependencies, costs)?;
-    // What the search takes for the peak is not less than what the program takes; where it is more, the cap it looks with is
-    // tried again.
-    let mut cap = schedule.cap_bytes;
-    for _ in 0..6 {
-        let found = search::search(&problem, cap, schedule.effort);
-        let mut run = Run::default();
+    // What the search takes for the peak is a little more than what the program takes: as much as for the program as it
+    // stands. Where that was too kind, it looks again with a lower cap.
+    let written = State::as_written(&problem);
+    let mut run = Run::default();
+    run.time(&problem, &written, u64::MAX, None);
+    let (reckoned, _) = Memory::default().peak(&problem, &written, &run);
+    let mut cap = schedule.cap_bytes.map(|cap| cap.saturating_add(reckoned.saturating_sub(before.peak_bytes)));
+    let mut from = None;
+    for _ in 0..5 {
+        let found = search::search(&problem, cap, schedule.effort, from);
         run.time(&problem, &found, u64::MAX, None);
         let mut planned = graph.clone();
         planned.set_order(apply::order(graph, &dependencies, &problem, &found, &run));
@@ -75,8 +79,13 @@ pub fn plan(graph: &mut Graph, costs: &Costs, schedule: &ScheduleOptions) -> Res
                 *graph = planned;
                 return Ok(Planned { before, after, merges });
             }
-            Some(cap_bytes) => cap = cap.map(|cap| cap - (after.peak_bytes - cap_bytes)),
+            Some(cap_bytes) => cap = cap.map(|cap| cap.saturating_sub(after.peak_bytes - cap_bytes)),
         }
+        from = Some(found);
+    }
+    if schedule.cap_bytes.is_none_or(|cap_bytes| before.peak_bytes <= cap_bytes) {
+        // The graph as it stands is a plan, too.
+        return Ok(Planned { after: before.clone(), before, merges: Vec::new() });
     }
     Err(PlanError::Memory { cap_bytes: schedule.cap_bytes.unwrap_or(u64::MAX), least_bytes: before.peak_bytes })
 }

@@ -6,7 +6,7 @@
 //! first and not later on. Numbers are drawn from a fixed seed and tries are counted, so that every rank and machine finds the
 //! same plan.
 
-use super::build::first_plan;
+use super::build::first_plans;
 use super::problem::{NONE, Problem};
 use super::state::{Memory, Run, State};
 
@@ -27,33 +27,43 @@ impl Effort {
     const fn work(self) -> u64 {
         match self {
             Self::Low => 0,
-            Self::Default => 150_000_000,
-            Self::High => 4_500_000_000,
+            Self::Default => 240_000_000,
+            Self::High => 7_200_000_000,
         }
     }
 }
 
 /// Descents that begin at the first plan, and those that begin at the best so far.
-const STARTS: u64 = 4;
+const STARTS: u64 = 8;
 const ROUNDS: u64 = 4;
 
-/// A change may at first make a step longer by what is exposed divided by this. Measured on training steps of 600 to 7,000
-/// nodes; at a tenth of it, descents wander.
-const DARING: u64 = 300;
+/// Of so many descents the last is more daring.
+const BOLD_EACH: u64 = 4;
 
-/// Looks for a plan that ends early and holds the cap.
-pub(super) fn search(problem: &Problem, cap_bytes: Option<u64>, effort: Effort) -> State {
-    let start = first_plan(problem, cap_bytes);
+/// A change may at first make a step longer by what is exposed divided by this. Measured on training steps of 600 to 7,000
+/// nodes; most descents wander at a tenth of it, and a few find what the others do not.
+const DARING: u64 = 300;
+const BOLD: u64 = 40;
+
+/// Looks for a plan that ends early and holds the cap; from one on that was found with another cap, with a quarter of the
+/// work.
+pub(super) fn search(problem: &Problem, cap_bytes: Option<u64>, effort: Effort, from: Option<State>) -> State {
+    let work = if from.is_some() { effort.work() / 4 } else { effort.work() };
+    let mut plans = first_plans(problem, cap_bytes);
+    if let Some(from) = from {
+        plans.insert(0, from);
+    }
+    let best = plans[0].clone();
     if effort == Effort::Low || problem.messages.is_empty() {
-        return start;
+        return best;
     }
     // Several descents from the first plan, each of its own, then some from the best of them.
-    let share = effort.work() / (STARTS + ROUNDS);
-    let mut search = Search::new(problem, cap_bytes, start);
-    let first = search.best.clone();
+    let share = work / (STARTS + ROUNDS);
+    let mut search = Search::new(problem, cap_bytes, best);
     for round in 0..STARTS + ROUNDS {
-        let from = if round < STARTS { first.clone() } else { search.best.clone() };
-        search.descend(share, from);
+        let from = if round < STARTS { plans[round as usize % plans.len()].clone() } else { search.best.clone() };
+        let daring = if round % BOLD_EACH == BOLD_EACH - 1 { BOLD } else { DARING };
+        search.descend(share, from, daring);
     }
     search.best
 }
@@ -88,7 +98,8 @@ struct Search<'a> {
     compute_ns: u64,
     draw: Draw,
     best: State,
-    best_ns: u64,
+    /// Bytes above the cap, and when it ends.
+    best_is: (u64, u64),
     run: Run,
     trial_run: Run,
     memory: Memory,
@@ -97,22 +108,33 @@ struct Search<'a> {
 impl<'a> Search<'a> {
     fn new(problem: &'a Problem, cap_bytes: Option<u64>, start: State) -> Self {
         let compute_ns = problem.compute_ns.iter().sum();
-        let mut run = Run::default();
+        let (mut run, mut memory) = (Run::default(), Memory::default());
         run.time(problem, &start, u64::MAX, None);
-        let best_ns = run.makespan_ns;
-        let (trial_run, memory) = (Run::default(), Memory::default());
-        Self { problem, cap_bytes, compute_ns, draw: Draw(1), best: start, best_ns, run, trial_run, memory }
+        let over = cap_bytes.map_or(0, |cap| memory.peak(problem, &start, &run).0.saturating_sub(cap));
+        let best_is = (over, run.makespan_ns);
+        Self {
+            problem,
+            cap_bytes,
+            compute_ns,
+            draw: Draw(1),
+            best: start,
+            best_is,
+            run,
+            trial_run: Run::default(),
+            memory,
+        }
     }
 
     /// Tries changes from a plan on, for so much work.
-    fn descend(&mut self, work: u64, from: State) {
+    fn descend(&mut self, work: u64, from: State, daring: u64) {
         let problem = self.problem;
         let mut current = from;
         self.run.time(problem, &current, u64::MAX, None);
         let mut current_ns = self.run.makespan_ns;
         let mut trial = current.clone();
-        let mut peak = self.cap_bytes.map(|_| self.memory.peak(problem, &current, &self.run).0);
-        let daring = ((current_ns - self.compute_ns) / DARING).max(200);
+        let peak = |memory: &mut Memory, state: &State, run: &Run| memory.peak(problem, state, run).0;
+        let mut over = self.cap_bytes.map_or(0, |cap| peak(&mut self.memory, &current, &self.run).saturating_sub(cap));
+        let daring = ((current_ns - self.compute_ns) / daring).max(200);
         let mut done = 0;
         while done < work {
             trial.clone_from(&current);
@@ -122,28 +144,28 @@ impl<'a> Search<'a> {
                 continue;
             }
             let slack = (u128::from(daring) * u128::from(work.saturating_sub(done)) / u128::from(work)) as u64;
-            let limit = current_ns.saturating_add(slack);
+            let limit = if over > 0 { u64::MAX } else { current_ns.saturating_add(slack) };
             let ends = self.trial_run.time(problem, &trial, limit, Some(&self.run));
             done += self.trial_run.units_run(&trial);
             if !ends {
                 continue;
             }
-            if let (Some(cap), Some(now)) = (self.cap_bytes, peak) {
-                let (found, _) = self.memory.peak(problem, &trial, &self.trial_run);
+            if let Some(cap) = self.cap_bytes {
+                let found = peak(&mut self.memory, &trial, &self.trial_run).saturating_sub(cap);
                 done += 2 * problem.storages.len() as u64;
-                if found > cap && found >= now {
+                // Above the cap, what needs less is better, whatever it takes.
+                if found > over || (over > 0 && found == over && self.trial_run.makespan_ns > current_ns) {
                     continue;
                 }
-                peak = Some(found);
+                over = found;
             }
             std::mem::swap(&mut current, &mut trial);
             std::mem::swap(&mut self.run, &mut self.trial_run);
             current_ns = self.run.makespan_ns;
-            let fits = peak.zip(self.cap_bytes).is_none_or(|(peak, cap)| peak <= cap);
-            if current_ns < self.best_ns && fits {
-                self.best_ns = current_ns;
+            if (over, current_ns) < self.best_is {
+                self.best_is = (over, current_ns);
                 self.best.clone_from(&current);
-                if self.best_ns == self.compute_ns {
+                if self.best_is == (0, self.compute_ns) {
                     return;
                 }
             }
@@ -152,11 +174,16 @@ impl<'a> Search<'a> {
 
     /// Changes a plan at one place; false where that cannot be done.
     fn change(&mut self, state: &mut State) -> bool {
-        let kind = self.draw.below(14);
-        if kind >= 10 {
+        let kind = self.draw.below(if self.cap_bytes.is_some() { 15 } else { 14 });
+        if (10..14).contains(&kind) {
             return self.move_compute(state);
         }
         let bucket = self.pick(state);
+        if kind == 14 {
+            let gathers = self.problem.messages[state.head[bucket as usize] as usize].gathers;
+            state.set_prompt(bucket, !gathers && !state.prompt[bucket as usize]);
+            return !gathers;
+        }
         match kind {
             0..=3 => self.move_bucket(state, bucket),
             4 | 5 => self.merge(state, bucket),
@@ -258,7 +285,7 @@ impl<'a> Search<'a> {
         self.move_to(state, unit, |draw, low, high, from| match draw.below(6) {
             0 => low,
             1 => high,
-            2 => near,
+            2..=3 => near,
             _ if draw.below(2) == 0 => {
                 from.saturating_sub(1 + draw.distance(u64::from(from.saturating_sub(low))) as u32)
             }

@@ -23,6 +23,8 @@ pub(super) struct State {
     pub count: Vec<u32>,
     /// By bucket: its time.
     pub ns: Vec<u64>,
+    /// By bucket: whether it is waited for where it is launched, so that what it holds is free at once. No gather is.
+    pub prompt: Vec<bool>,
     /// Buckets that are not in use.
     pub free: Vec<u32>,
     /// The first place at which it differs from the plan that it was cloned from.
@@ -39,6 +41,7 @@ impl Clone for State {
             next: self.next.clone(),
             count: self.count.clone(),
             ns: self.ns.clone(),
+            prompt: self.prompt.clone(),
             free: self.free.clone(),
             changed_from: NONE,
         }
@@ -52,6 +55,7 @@ impl Clone for State {
         self.next.clone_from(&source.next);
         self.count.clone_from(&source.count);
         self.ns.clone_from(&source.ns);
+        self.prompt.clone_from(&source.prompt);
         self.free.clone_from(&source.free);
         self.changed_from = NONE;
     }
@@ -71,6 +75,7 @@ impl State {
             next: vec![NONE; count as usize],
             count: vec![1; count as usize],
             ns: problem.messages.iter().map(|m| problem.costs[m.cost as usize].ns(m.bytes)).collect(),
+            prompt: problem.messages.iter().map(|message| !message.gathers).collect(),
             free: Vec::new(),
             changed_from: 0,
         };
@@ -170,10 +175,17 @@ impl State {
     /// Puts a new bucket into the order.
     pub fn insert(&mut self, problem: &Problem, at: usize, members: &[u32]) -> Option<u32> {
         let bucket = self.free.pop()?;
+        self.prompt[bucket as usize] = false;
         self.fill(problem, bucket, members);
         self.order.insert(at, self.computes() + bucket);
         self.number(at, self.order.len());
         Some(bucket)
+    }
+
+    /// Sets whether a bucket is waited for where it is launched.
+    pub fn set_prompt(&mut self, bucket: u32, prompt: bool) {
+        self.prompt[bucket as usize] = prompt;
+        self.changed_from = self.changed_from.min(self.place[(self.computes() + bucket) as usize]);
     }
 
     /// The buckets in the order of their launches.
@@ -264,6 +276,11 @@ impl Run {
                     let arrives = now.max(clock).saturating_add(state.ns[bucket as usize]);
                     self.end_ns[bucket as usize] = arrives;
                     launched = Some((group, arrives));
+                    if state.prompt[bucket as usize] {
+                        self.stalls.push((at as u32, arrives - now, bucket));
+                        now = arrives;
+                        self.needed_at[bucket as usize] = at as u32 + 1;
+                    }
                 }
             }
             if now.saturating_add(rest) > limit_ns {

@@ -1,0 +1,73 @@
+//! Real small graphs under made-up costs: the plan is proven, keeps its cap, and computes the same, bit for bit.
+
+use super::{Effort, normal_cap, options, planned};
+use bucketeer::ir::{Graph, Op};
+use bucketeer::passes::schedule::{Costs, GroupCosts, MessageCost, Piece, PlanError, Timeline, plan};
+use bucketeer_eval::{EvalOptions, compare, shrink};
+use indexmap::IndexMap;
+use kit::files;
+use std::path::Path;
+
+/// Each call takes some time, and each group has a cost for each kind.
+fn made_up(graph: &Graph) -> Costs {
+    let mut costs = Costs::default();
+    for (at, &id) in graph.order().iter().enumerate() {
+        if matches!(graph.node(id).op, Op::Call(_)) {
+            costs.compute_ns.insert(graph.name_of(id).into(), [0, 700, 30, 5_000, 90][at % 5]);
+        }
+    }
+    let piece = |alpha_ns, ns_per_byte_den| Piece { alpha_ns, ns_per_byte_num: 1, ns_per_byte_den };
+    let cost = MessageCost::new(vec![piece(900, 2), piece(2_000, 9)]).unwrap();
+    let kinds = ["all_gather", "reduce_scatter", "all_reduce", "broadcast", "reduce", "all_to_all", "permute"];
+    for group in graph.groups() {
+        let costs_of = kinds.iter().map(|&kind| (kind.into(), cost.clone())).collect();
+        let of = GroupCosts { label: "made up".into(), size: group.size.unwrap_or(2), costs: costs_of };
+        costs.groups.insert(group.name.clone(), of);
+    }
+    costs
+}
+
+/// Who is in which group, of graphs whose texts do not list it.
+fn groups_of(path: &Path) -> IndexMap<String, Vec<Vec<u32>>> {
+    let name = path.file_name().unwrap().to_string_lossy();
+    if name.contains("tiny") { IndexMap::new() } else { files::groups(&name).into_iter().collect() }
+}
+
+#[test]
+fn plans_of_real_small_graphs_compute_the_same_bit_for_bit() {
+    let (mut ran, mut shorter) = (0, 0);
+    for path in files::fx() {
+        let groups = groups_of(&path);
+        for mut graph in files::graphs(&path) {
+            // Symbols of the dynamic ones have likely values.
+            graph.hints.extend((0..200).map(|at| (format!("s{at}").into(), 8)));
+            let costs = made_up(&graph);
+            let before = match Timeline::of(&graph, &costs) {
+                Ok(before) => before,
+                Err(error) => panic!("{}: {error}", path.display()),
+            };
+            for cap in [None, Some(normal_cap(before.peak_bytes)), Some(before.peak_bytes)] {
+                let (after, found) = planned(&graph, &costs, &options(cap, Effort::Low));
+                // Scaled down together, as they share their inputs.
+                let options = EvalOptions { groups: groups.clone(), ..EvalOptions::default() };
+                let small =
+                    shrink(&[&graph, &after], &options).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+                let same = compare(&small.graphs[0], &small.graphs[1], &options);
+                let same = same.unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+                assert!(same.is_equal(), "{}: {:?}", path.display(), same.differences);
+                ran += 1;
+                shorter += usize::from(found.after.makespan_ns < found.before.makespan_ns);
+            }
+        }
+    }
+    assert!(ran >= 18 * 3 && shorter * 2 > ran, "{shorter} of {ran} are shorter");
+}
+
+#[test]
+fn graphs_with_regions_are_refused_by_name() {
+    let text = "a = input f32[4]\nregion loop(n=2) {\n  r = all_reduce(a, sum, G0:2)\n  w = wait(r)\n}\noutput(w)";
+    let mut graph = bucketeer::ir::text::parse(text).unwrap();
+    let costs = made_up(&graph);
+    let error = plan(&mut graph, &costs, &options(None, Effort::Low)).unwrap_err();
+    assert!(matches!(&error, PlanError::Region { node } if node == "r"), "{error}");
+}
