@@ -17,7 +17,7 @@ use super::meaning::{self, Call, Class};
 use super::memory::{Memory, attribute};
 use super::terms::{Context, GroupKey, State, Term, Val, Value};
 use super::verdict::Side;
-use crate::ir::optable::element_index;
+use crate::ir::operators::element_index;
 use crate::ir::{CollectiveKind, Graph, Name, NodeId, Op, Operators, RegionId, Type};
 use hashbrown::{HashMap, HashSet};
 use rustc_hash::FxBuildHasher;

@@ -8,15 +8,12 @@ pub mod concrete;
 mod effects;
 mod entities;
 mod graph;
-pub mod infer;
 #[cfg(feature = "serde")]
 pub mod json;
 mod kept;
 mod names;
 pub mod operators;
 pub mod ops;
-pub mod optable;
-pub mod strides;
 pub mod symexpr;
 pub mod symvalue;
 pub mod text;

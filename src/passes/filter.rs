@@ -2,7 +2,7 @@
 
 use super::bucketing::{BucketKind, BucketOptions};
 use super::plan::Reason;
-use crate::ir::optable;
+use crate::ir::operators;
 use crate::ir::{Arg, CollectiveKind, Dependencies, Dim, Graph, NodeId, Op, RegionId, RegionKind, Strength, Variant};
 
 /// Who reads the collectives of one kind.
@@ -40,7 +40,7 @@ impl Readers {
 #[must_use]
 pub(super) fn reads_size_only(graph: &Graph, id: NodeId) -> bool {
     let Op::Call(target) = graph.node(id).op else { return false };
-    let (_, base, _) = optable::split_target(graph.text(target));
+    let (_, base, _) = operators::split_target(graph.text(target));
     base == "sym_numel" || (base == "sym_size" && graph.args_of(id).positional.get(1).and_then(Arg::as_int).is_some())
 }
 

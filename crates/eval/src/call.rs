@@ -4,7 +4,7 @@ use super::memory::{Fault, Memory};
 use super::symbols::Symbols;
 use super::tensor::{MAX_STRIDE, Tensor, dense_strides, is_injective};
 use super::value::{Scalar, Value};
-use bucketeer::ir::optable::split_target;
+use bucketeer::ir::operators::split_target;
 use bucketeer::ir::{Arg, Args, DType, Graph, NodeId, TensorType};
 use std::sync::Arc;
 

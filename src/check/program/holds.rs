@@ -3,7 +3,7 @@
 use super::{Play, Player, different, undecided};
 use crate::check::memory::attribute;
 use crate::check::terms::{Val, Value};
-use crate::ir::optable::split_target;
+use crate::ir::operators::split_target;
 use crate::ir::{Arg, Graph, NodeId, Op};
 use crate::program::{HostId, Layout, Operand, View};
 use smallvec::SmallVec;

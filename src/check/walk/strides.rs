@@ -7,7 +7,7 @@ use crate::check::int::{Int, ONE, ZERO};
 use crate::check::layout::{self, tensor_of};
 use crate::check::pattern::{self, Pattern};
 use crate::check::terms::{Tensor, Term, Val, Value, element, shape_of};
-use crate::ir::optable::{element_index, split_target};
+use crate::ir::operators::{element_index, split_target};
 use crate::ir::{Name, NodeId, Op, TensorType};
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;

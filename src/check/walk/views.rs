@@ -6,7 +6,7 @@ use crate::check::effects::{Alias, Effects, Placement};
 use crate::check::flat::{Leaf, Piece};
 use crate::check::layout;
 use crate::check::terms::{Term, Val, Value};
-use crate::ir::optable::{element_index, split_target};
+use crate::ir::operators::{element_index, split_target};
 use crate::ir::{Name, NodeId};
 
 impl Walk<'_, '_> {

@@ -7,18 +7,24 @@
 //! an assumption that verdicts name.
 
 mod declared;
+mod effects;
 mod exceptions;
 mod python;
 mod reading;
 mod schema;
+mod strides;
 mod table;
+mod types;
 mod views;
 
 pub use declared::{DeclareError, Operators};
+pub use effects::{Alias, Effects, Fence, Placement, call_effects, effects, element_index, pure_cast, split_target};
+pub(super) use effects::{converts, effects_with};
+pub use strides::{must_copy, view_strides};
+pub use types::{collective_result, infer_type};
 pub use views::{TORCH_NAMESPACES, ViewKind, view_kind};
 
 use super::args::{Arg, Args};
-use super::optable::{Alias, Effects, Fence};
 use hashbrown::HashMap;
 use reading::{Bound, Form, either};
 use rustc_hash::FxBuildHasher;

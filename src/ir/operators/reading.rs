@@ -2,7 +2,7 @@
 
 use super::schema::{AliasSet, Parameter, Return, Signature};
 use crate::ir::args::{Arg, Args};
-use crate::ir::optable::{Alias, Effects, Fence};
+use crate::ir::operators::{Alias, Effects, Fence};
 use smallvec::SmallVec;
 
 /// Operands, by index.

@@ -8,9 +8,9 @@ use super::{NodeName, VerifyError};
 use crate::ir::effects::EffectTable;
 use crate::ir::entities::NodeId;
 use crate::ir::graph::Graph;
+use crate::ir::operators::must_copy;
+use crate::ir::operators::{Alias, element_index, split_target};
 use crate::ir::ops::{Collective, Op, Variant};
-use crate::ir::optable::{Alias, element_index, split_target};
-use crate::ir::strides::must_copy;
 
 /// The storages of a value.
 #[derive(Clone, Copy)]

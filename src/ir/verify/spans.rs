@@ -6,9 +6,9 @@
 use crate::ir::args::{Arg, Args};
 use crate::ir::entities::NodeId;
 use crate::ir::graph::Graph;
+use crate::ir::operators::split_target;
 use crate::ir::operators::{ViewKind, view_kind};
 use crate::ir::ops::Op;
-use crate::ir::optable::split_target;
 use crate::ir::types::{Dim, TensorType};
 use std::collections::BTreeMap;
 

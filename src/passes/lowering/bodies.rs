@@ -23,7 +23,7 @@ impl<'g> Walk<'g> {
         match (step, communicates) {
             (Ok((run, value)), _) => {
                 let effects = self.facts.effects.get(id);
-                let (node, fence) = (self.graph.name_of(id), effects.fence == crate::ir::optable::Fence::Full);
+                let (node, fence) = (self.graph.name_of(id), effects.fence == crate::ir::operators::Fence::Full);
                 match fence {
                     true => self.build.fence(node, StepKind::Run(run)),
                     false => drop(self.build.step(node, StepKind::Run(run))),
@@ -47,7 +47,7 @@ impl<'g> Walk<'g> {
         if !effects.writes.is_empty() {
             return Err("it writes what it is given".to_owned());
         }
-        if effects.alias != crate::ir::optable::Alias::Fresh && self.facts.is_written(id) {
+        if effects.alias != crate::ir::operators::Alias::Fresh && self.facts.is_written(id) {
             return Err("its result may be memory that is written".to_owned());
         }
         let pick = call.pick.map(|arg| self.given(id, arg)).transpose()?;

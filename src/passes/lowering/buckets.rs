@@ -4,7 +4,7 @@
 
 use super::LowerOptions;
 use super::facts::Facts;
-use crate::ir::optable::pure_cast;
+use crate::ir::operators::pure_cast;
 use crate::ir::{Arg, CollectiveKind, NodeId, Op, TensorType, Variant};
 use crate::program::BufferId;
 use hashbrown::HashMap;

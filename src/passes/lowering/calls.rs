@@ -3,8 +3,8 @@
 use super::LowerError;
 use super::build::refuse;
 use super::walk::{Value, Walk};
+use crate::ir::operators::{Alias, Fence, Placement};
 use crate::ir::operators::{ViewKind, view_kind};
-use crate::ir::optable::{Alias, Fence, Placement};
 use crate::ir::{Arg, NodeId, Op, TensorType, Type};
 use crate::program::{BufferKind, CommOp, Compute, Layout, Made, Moves, Operand, Segment, StepKind, View};
 use smallvec::SmallVec;

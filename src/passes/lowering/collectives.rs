@@ -4,7 +4,7 @@ use super::LowerError;
 use super::build::refuse;
 use super::layouts;
 use super::walk::{Flight, Value, Walk};
-use crate::ir::infer::collective_result;
+use crate::ir::operators::collective_result;
 use crate::ir::{Arg, Collective, CollectiveKind, DType, NodeId, ReduceOp, Variant};
 use crate::program::{self, BufferKind, CommOp, Layout, Moves, Part, Path, Range, Segment, StepKind, View};
 

@@ -1,7 +1,7 @@
 //! What is known of a graph before it is lowered: who reads what, until when, and which values share memory.
 
+use crate::ir::operators::{Alias, Effects, Fence, split_target};
 use crate::ir::operators::{TORCH_NAMESPACES, ViewKind, view_kind};
-use crate::ir::optable::{Alias, Effects, Fence, split_target};
 use crate::ir::{Args, Collective, DType, EffectTable, Graph, Memory, Name, NodeId, Op};
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;

@@ -2,8 +2,8 @@
 
 use super::layouts;
 use super::walk::{Value, Walk};
+use crate::ir::operators::split_target;
 use crate::ir::operators::{ViewKind, view_kind};
-use crate::ir::optable::split_target;
 use crate::ir::{Arg, NodeId, Op};
 use crate::program::{Layout, View};
 use smallvec::SmallVec;

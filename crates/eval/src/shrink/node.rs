@@ -4,7 +4,7 @@ use super::extents::{Extent, Extents};
 use super::trace::{Keeps, Shape, Tracer};
 use crate::call::wrap_dim;
 use crate::symbols::Symbols;
-use bucketeer::ir::optable::split_target;
+use bucketeer::ir::operators::split_target;
 use bucketeer::ir::{Arg, Args, DType, Graph, NodeId};
 
 /// Sizes up to this may be kept without a word.

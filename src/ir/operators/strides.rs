@@ -1,10 +1,10 @@
 //! Where a view of a tensor's elements in another shape would lie.
 
-use super::entities::NodeId;
-use super::graph::Graph;
-use super::ops::Op;
-use super::optable::split_target;
-use super::types::{Dim, Dims, TensorType};
+use super::split_target;
+use crate::ir::entities::NodeId;
+use crate::ir::graph::Graph;
+use crate::ir::ops::Op;
+use crate::ir::types::{Dim, Dims, TensorType};
 
 /// Strides with which the elements of a tensor, where they lie, have another shape of as many elements; `None` where
 /// only a copy has it, or sizes with symbols do not say. The rule is PyTorch's (`computeStride` in ATen's TensorUtils):

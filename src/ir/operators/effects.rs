@@ -2,15 +2,15 @@
 //!
 //! A target is `namespace.name.overload` (`aten.view.default`), a bare name in native text (`view`), an opcode of HLO
 //! (`hlo-add`), or a method, attribute, function or module as the reader of FX text names it (`method.relu`, `getattr.T`,
-//! `torch.relu`, `self.layer.__call__`). What operators do is known to [`super::operators`].
+//! `torch.relu`, `self.layer.__call__`). What operators do is known to [`super`].
 
-use super::args::{Arg, Args};
-use super::communication;
-use super::entities::NodeId;
-use super::graph::Graph;
-use super::operators::{self, Lookup, Operators};
-use super::ops::{Op, Variant};
-use super::types::{DType, Type};
+use super::{Lookup, Operators, unknown};
+use crate::ir::args::{Arg, Args};
+use crate::ir::communication;
+use crate::ir::entities::NodeId;
+use crate::ir::graph::Graph;
+use crate::ir::ops::{Op, Variant};
+use crate::ir::types::{DType, Type};
 use smallvec::SmallVec;
 
 /// How a node's value relates to the memory of its operands.
@@ -74,7 +74,7 @@ pub struct Effects {
 }
 
 impl Effects {
-    pub(super) fn pure() -> Self {
+    pub(in crate::ir) fn pure() -> Self {
         Self {
             alias: Alias::Fresh,
             writes: SmallVec::new(),
@@ -88,11 +88,11 @@ impl Effects {
         }
     }
 
-    pub(super) fn aliasing(alias: Alias) -> Self {
+    pub(in crate::ir) fn aliasing(alias: Alias) -> Self {
         Self { alias, ..Self::pure() }
     }
 
-    pub(super) fn fence() -> Self {
+    pub(in crate::ir) fn fence() -> Self {
         Self { alias: Alias::Any, fence: Fence::Full, ..Self::pure() }
     }
 
@@ -138,7 +138,7 @@ pub fn effects(graph: &Graph, id: NodeId) -> Effects {
 }
 
 /// As [`effects`], by a look-up that serves many nodes.
-pub(super) fn effects_with(lookup: &Lookup<'_>, graph: &Graph, id: NodeId) -> Effects {
+pub(in crate::ir) fn effects_with(lookup: &Lookup<'_>, graph: &Graph, id: NodeId) -> Effects {
     let node = graph.node(id);
     match node.op {
         Op::Input => Effects::pure(),
@@ -148,7 +148,7 @@ pub(super) fn effects_with(lookup: &Lookup<'_>, graph: &Graph, id: NodeId) -> Ef
         Op::Wait => Effects::aliasing(Alias::Of(0)),
         Op::Collective(collective) => collective_effects(graph, id, collective.variant),
         Op::Call(target) => {
-            if let Some(effects) = super::bodies::effects_of_call(graph, id) {
+            if let Some(effects) = crate::ir::bodies::effects_of_call(graph, id) {
                 return effects;
             }
             let mut effects = call_effects_with(lookup, graph.text(target), graph.args_of(id));
@@ -170,7 +170,7 @@ const CONVERSIONS: &[&str] = &[
 ];
 
 /// Whether a node's tensor has another dtype than its first operand's.
-pub(super) fn converts(graph: &Graph, id: NodeId) -> bool {
+pub(in crate::ir) fn converts(graph: &Graph, id: NodeId) -> bool {
     let from = graph.operands(id).first().and_then(|&operand| graph.tensor(operand));
     from.zip(graph.tensor(id)).is_some_and(|(from, to)| from.dtype != to.dtype)
 }
@@ -239,7 +239,7 @@ fn call_effects_with(lookup: &Lookup<'_>, target: &str, args: &Args) -> Effects 
     if namespace == "higher_order" {
         // A kernel computes, and writes what it is given; other bodies may do anything.
         return match base {
-            "triton_kernel_wrapper_mutation" => operators::unknown(args),
+            "triton_kernel_wrapper_mutation" => unknown(args),
             _ if FUNCTIONAL_HIGHER_ORDER.contains(&base) => Effects::pure(),
             _ => Effects::fence(),
         };

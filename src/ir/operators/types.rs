@@ -1,12 +1,12 @@
 //! Types of results that a text does not state.
 
-use super::args::{Arg, Args, starts_with_list};
-use super::entities::NodeId;
-use super::graph::Graph;
-use super::ops::{Collective, CollectiveKind, Op, Variant};
-use super::optable::split_target;
+use super::split_target;
 use super::strides::view_strides;
-use super::types::{Dim, Dims, TensorType, Type};
+use crate::ir::args::{Arg, Args, starts_with_list};
+use crate::ir::entities::NodeId;
+use crate::ir::graph::Graph;
+use crate::ir::ops::{Collective, CollectiveKind, Op, Variant};
+use crate::ir::types::{Dim, Dims, TensorType, Type};
 
 /// Operators that make a value like their tensor operands, element by element.
 const ELEMENTWISE: &[&str] = &[
