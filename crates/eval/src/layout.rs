@@ -39,7 +39,7 @@ pub fn layout(call: &mut Call<'_>) -> Done {
         ViewKind::Slice | ViewKind::Narrow | ViewKind::Select => cut(call, &input, kind),
         ViewKind::Squeeze => squeeze(call, input),
         ViewKind::Unsqueeze => unsqueeze(call, input),
-        ViewKind::Split | ViewKind::Chunk | ViewKind::Unbind => split(call, &input, kind),
+        ViewKind::Split | ViewKind::SplitWithSizes | ViewKind::Chunk | ViewKind::Unbind => split(call, &input, kind),
         ViewKind::Strided => as_strided(call, input),
         ViewKind::Same => tensor(input),
         ViewKind::Contiguous if input.is_dense() => tensor(input),

@@ -1,10 +1,6 @@
 //! What nodes do beside data flow: which are views, which write, which have effects. One place for every pass.
-//!
-//! A target is `namespace.name.overload` (`aten.view.default`), a bare name in native text (`view`), an opcode of HLO
-//! (`hlo-add`), or a method, attribute, function or module as the reader of FX text names it (`method.relu`, `getattr.T`,
-//! `torch.relu`, `self.layer.__call__`). What operators do is known to [`super`].
 
-use super::{Lookup, Operators, unknown};
+use super::{CastKind, Lookup, Operator, OperatorId, Operators, ViewKind, unknown};
 use crate::ir::args::{Arg, Args};
 use crate::ir::communication;
 use crate::ir::entities::NodeId;
@@ -119,17 +115,6 @@ const FUNCTIONAL_HIGHER_ORDER: &[&str] = &[
     "associative_scan",
 ];
 
-/// A target taken apart: namespace (empty in native text), operator name, overload.
-#[must_use]
-pub fn split_target(target: &str) -> (&str, &str, &str) {
-    let mut parts = target.split('.');
-    match (parts.next(), parts.next(), parts.next()) {
-        (Some(base), None, _) => ("", base, ""),
-        (Some(namespace), Some(base), overload) => (namespace, base, overload.unwrap_or("")),
-        (None, ..) => ("", target, ""),
-    }
-}
-
 /// The effects of a node. For waits and collectives these describe memory; that their reads and writes last until the
 /// wait is known to the passes.
 #[must_use]
@@ -155,7 +140,7 @@ pub(in crate::ir) fn effects_with(lookup: &Lookup<'_>, graph: &Graph, id: NodeId
             if effects.assumed {
                 keep_tensors(graph, id, &mut effects);
             }
-            if converts(graph, id) && CONVERSIONS.contains(&split_target(graph.text(target)).1) {
+            if hands_on_its_dtype(graph.operator(target).id()) && converts(graph, id) {
                 effects.alias = Alias::Fresh;
             }
             effects
@@ -163,11 +148,14 @@ pub(in crate::ir) fn effects_with(lookup: &Lookup<'_>, graph: &Graph, id: NodeId
     }
 }
 
-/// Operators that hand their operand on only where it has the dtype that is asked for.
-const CONVERSIONS: &[&str] = &[
-    "to", "type", "type_as", "float", "double", "half", "bfloat16", "int", "long", "short", "char", "byte", "bool",
-    "cdouble", "cfloat", "chalf",
-];
+/// Whether an operator hands its operand on only where it has the dtype that is asked for.
+fn hands_on_its_dtype(id: OperatorId) -> bool {
+    match id {
+        OperatorId::View(kind) => kind == ViewKind::Convert,
+        OperatorId::Cast(CastKind::Type | CastKind::TypeAs | CastKind::Dtype(_)) => true,
+        _ => false,
+    }
+}
 
 /// Whether a node's tensor has another dtype than its first operand's.
 pub(in crate::ir) fn converts(graph: &Graph, id: NodeId) -> bool {
@@ -218,7 +206,8 @@ fn call_effects_with(lookup: &Lookup<'_>, target: &str, args: &Args) -> Effects 
     if let Some(effects) = lookup.declared(target, args) {
         return effects;
     }
-    let (namespace, base, _) = split_target(target);
+    let operator = Operator::of(target);
+    let namespace = operator.namespace();
     if let Some(communication) = communication::of_call(target, args) {
         return match (communication.by_data, communication.keeps_order()) {
             // Schemas of c10d leave out what is received; those of DTensor are functional.
@@ -238,22 +227,22 @@ fn call_effects_with(lookup: &Lookup<'_>, target: &str, args: &Args) -> Effects 
     }
     if namespace == "higher_order" {
         // A kernel computes, and writes what it is given; other bodies may do anything.
-        return match base {
+        return match operator.name() {
             "triton_kernel_wrapper_mutation" => unknown(args),
-            _ if FUNCTIONAL_HIGHER_ORDER.contains(&base) => Effects::pure(),
+            name if FUNCTIONAL_HIGHER_ORDER.contains(&name) => Effects::pure(),
             _ => Effects::fence(),
         };
     }
-    if let Some(opcode) = target.strip_prefix("hlo-") {
-        return hlo_effects(opcode, args);
+    if target.starts_with("hlo-") {
+        return hlo_effects(operator.id(), args);
     }
     lookup.effects(target, args)
 }
 
 /// Values of HLO are immutable: an instruction writes and shares nothing.
-fn hlo_effects(opcode: &str, args: &Args) -> Effects {
+fn hlo_effects(opcode: OperatorId, args: &Args) -> Effects {
     let fence = match opcode {
-        "rng" | "rng-get-and-update-state" => Fence::Random,
+        OperatorId::HloRandom => Fence::Random,
         // It runs a body in which something acts on the world outside.
         _ if args.get("effects").is_some() => Fence::Full,
         _ => Fence::Free,
@@ -265,8 +254,7 @@ fn hlo_effects(opcode: &str, args: &Args) -> Effects {
 #[must_use]
 pub fn element_index(graph: &Graph, id: NodeId) -> Option<u32> {
     let Op::Call(target) = graph.node(id).op else { return None };
-    let (_, base, _) = split_target(graph.text(target));
-    if !matches!(base, "getitem" | "item" | "get_tuple_element") {
+    if !matches!(graph.operator(target).view(), Some(ViewKind::Element | ViewKind::TupleElement)) {
         return None;
     }
     let index = graph.args_of(id).at(1, "index").and_then(Arg::as_int)?;
@@ -284,10 +272,11 @@ pub fn element_index(graph: &Graph, id: NodeId) -> Option<u32> {
 pub fn pure_cast(graph: &Graph, id: NodeId) -> Option<DType> {
     let Op::Call(target) = graph.node(id).op else { return None };
     let args = graph.args_of(id);
-    let (_, base, overload) = split_target(graph.text(target));
-    let dtype = match (base, overload) {
-        ("convert_element_type" | "cast", _) | ("to", "dtype") => args.at(1, "dtype"),
-        ("_to_copy", _) => args.get("dtype"),
+    let operator = graph.operator(target);
+    let dtype = match operator.id() {
+        OperatorId::Cast(CastKind::Elements) => args.at(1, "dtype"),
+        OperatorId::View(ViewKind::Convert) if operator.overload() == "dtype" => args.at(1, "dtype"),
+        OperatorId::Cast(CastKind::ToCopy) => args.get("dtype"),
         _ => None,
     };
     let only_dtype =

@@ -1,6 +1,6 @@
 //! Where a view of a tensor's elements in another shape would lie.
 
-use super::split_target;
+use super::ViewKind;
 use crate::ir::entities::NodeId;
 use crate::ir::graph::Graph;
 use crate::ir::ops::Op;
@@ -48,7 +48,10 @@ pub fn view_strides(tensor: &TensorType, shape: &[Dim]) -> Option<Dims> {
 #[must_use]
 pub fn must_copy(graph: &Graph, id: NodeId) -> bool {
     let Op::Call(target) = graph.node(id).op else { return false };
-    let (_, base, _) = split_target(graph.text(target));
+    let Some(kind @ (ViewKind::Reshape | ViewKind::Flatten | ViewKind::Contiguous)) = graph.operator(target).view()
+    else {
+        return false;
+    };
     let tensor = graph.operands(id).first().and_then(|&from| graph.tensor(from));
     let (Some(from), Some(to)) = (tensor, graph.tensor(id)) else { return false };
     let known = |tensor: &TensorType| {
@@ -58,10 +61,9 @@ pub fn must_copy(graph: &Graph, id: NodeId) -> bool {
     if !known(from) || !known(to) {
         return false;
     }
-    match base {
-        "reshape" | "flatten" | "ravel" | "reshape_as" => view_strides(from, &to.shape).is_none(),
-        "contiguous" => !from.is_dense(),
-        _ => false,
+    match kind {
+        ViewKind::Contiguous => !from.is_dense(),
+        _ => view_strides(from, &to.shape).is_none(),
     }
 }
 

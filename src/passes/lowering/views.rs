@@ -57,7 +57,7 @@ impl Walk<'_> {
     fn view_of_tensor(&mut self, id: NodeId, from: View, kind: ViewKind) -> Option<Value> {
         let old = self.build.layout(from).clone();
         let args = self.graph.args_of(id);
-        if matches!(kind, ViewKind::Split | ViewKind::Chunk | ViewKind::Unbind) {
+        if matches!(kind, ViewKind::Split | ViewKind::SplitWithSizes | ViewKind::Chunk | ViewKind::Unbind) {
             return self.split(id, from, &old, kind);
         }
         let stated: Option<Sizes> = match self.graph.tensor(id) {
@@ -94,6 +94,7 @@ impl Walk<'_> {
             | ViewKind::BroadcastInDim
             | ViewKind::Strided
             | ViewKind::Split
+            | ViewKind::SplitWithSizes
             | ViewKind::Chunk
             | ViewKind::Unbind => None,
         }?;

@@ -32,7 +32,9 @@ pub fn shape(node: &mut Node<'_>) -> Option<Shape> {
             dims.insert(dim, node.extents().fixed(1));
             dims
         }
-        ViewKind::Split | ViewKind::Chunk | ViewKind::Unbind => return parts::split(node, dims, kind),
+        ViewKind::Split | ViewKind::SplitWithSizes | ViewKind::Chunk | ViewKind::Unbind => {
+            return parts::split(node, dims, kind);
+        }
         ViewKind::Strided | ViewKind::BroadcastInDim => {
             node.fix(&dims);
             let (_, arg) = node.arg(1, &["size", "shape"])?;
