@@ -2,8 +2,7 @@
 
 use super::layouts;
 use super::walk::{Value, Walk};
-use crate::ir::operators::split_target;
-use crate::ir::operators::{ViewKind, view_kind};
+use crate::ir::operators::ViewKind;
 use crate::ir::{Arg, NodeId, Op};
 use crate::program::{Layout, View};
 use smallvec::SmallVec;
@@ -40,8 +39,7 @@ impl Walk<'_> {
     /// The value of a view, if it is a placement of a form that is known and agrees with the type that is stated.
     pub(super) fn view(&mut self, id: NodeId) -> Option<Value> {
         let &first = self.graph.operands(id).first()?;
-        let base = self.facts.base(id);
-        let kind = view_kind(base)?;
+        let kind = self.facts.view_kind(id)?;
         match self.value(first) {
             Value::Tuple(tuple) if matches!(kind, ViewKind::Element | ViewKind::TupleElement) => {
                 let parts = &self.tuples[tuple as usize];
@@ -144,7 +142,7 @@ impl Walk<'_> {
         let Op::Call(target) = graph.node(id).op else { return None };
         let args = graph.args_of(id);
         // The native text writes `slice(x, start, end, dim=d)`, ATen `slice(x, d, start, end)`.
-        let native = split_target(graph.text(target)).0.is_empty() && kind == ViewKind::Slice;
+        let native = graph.operator(target).namespace().is_empty() && kind == ViewKind::Slice;
         let dim = if native { args.get("dim") } else { args.at(1, "dim") };
         let dim = wrap(self.int_or(id, dim, 0)?, old.shape.len())?;
         let size = i64::try_from(old.shape[dim]).ok()?;
