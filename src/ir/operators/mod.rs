@@ -32,7 +32,6 @@ pub use id::{
     BinaryKind, CastKind, ClampKind, CommunicateKind, CreateKind, Model, NumberKind, OperatorId, ReduceKind, SizeKind,
     TernaryKind, UnaryKind,
 };
-pub use rows::view_kind;
 pub use strides::{must_copy, view_strides};
 pub(super) use target::Resolved;
 pub use target::{NUMBER_NAMESPACES, Operator, TORCH_NAMESPACES, split_target};

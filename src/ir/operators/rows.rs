@@ -266,15 +266,6 @@ pub(super) const OPERATORS: &[Row] = &[
     row("zeros_like", Create(CreateKind::Zeros, Model::Like)).typed(TypeRule::Alike),
 ];
 
-/// What the operator of a name shows of its operand; `None` for what is not a view.
-#[must_use]
-pub fn view_kind(name: &str) -> Option<ViewKind> {
-    match OPERATORS[find(name)?].id {
-        View(kind) => Some(kind),
-        _ => None,
-    }
-}
-
 /// The row of a name, by place.
 pub(super) fn find(name: &str) -> Option<usize> {
     OPERATORS.binary_search_by_key(&name, |row| row.name).ok()

@@ -6,12 +6,10 @@ use crate::shrink::extents::Extent;
 use crate::shrink::node::Node;
 use crate::shrink::trace::Shape;
 use bucketeer::ir::Arg;
-use bucketeer::ir::operators::{ViewKind, view_kind};
+use bucketeer::ir::operators::ViewKind;
 
 /// The sizes of a view.
-pub fn shape(node: &mut Node<'_>) -> Option<Shape> {
-    // What splits into copies has the sizes of what splits into views.
-    let kind = view_kind(node.base.strip_suffix("_copy").unwrap_or(node.base))?;
+pub fn shape(node: &mut Node<'_>, kind: ViewKind) -> Option<Shape> {
     if matches!(kind, ViewKind::Element | ViewKind::TupleElement) {
         return parts::element(node);
     }
