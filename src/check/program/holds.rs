@@ -152,7 +152,7 @@ fn place(arg: &Arg, rank: usize) -> Option<usize> {
 }
 
 fn turned(layout: &Layout, order: &[usize]) -> Layout {
-    let pick = |list: &SmallVec<[u64; 4]>| order.iter().map(|&dim| list[dim]).collect();
+    let pick = |list: &[u64]| order.iter().map(|&dim| list[dim]).collect();
     Layout { dtype: layout.dtype, shape: pick(&layout.shape), strides: pick(&layout.strides) }
 }
 

@@ -1,13 +1,13 @@
 //! What nodes do beside data flow: which are views, which write, which have effects. One place for every pass.
 
 use super::{CastKind, Lookup, Operator, OperatorId, Operators, ViewKind, unknown};
+use crate::ir::Short;
 use crate::ir::args::{Arg, Args};
 use crate::ir::communication;
 use crate::ir::entities::NodeId;
 use crate::ir::graph::Graph;
 use crate::ir::ops::{Op, Variant};
 use crate::ir::types::{DType, Type};
-use smallvec::SmallVec;
 
 /// How a node's value relates to the memory of its operands.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -50,7 +50,7 @@ pub struct Effects {
     /// Whose memory the value is.
     pub alias: Alias,
     /// Operands whose memory is overwritten, by index.
-    pub writes: SmallVec<[u32; 1]>,
+    pub writes: Short<u32, 1>,
     /// What keeps it in place.
     pub fence: Fence,
     /// Whether it always launches the same known collectives, in a graph that it calls, and waits for them there. Like a
@@ -73,7 +73,7 @@ impl Effects {
     pub(in crate::ir) fn pure() -> Self {
         Self {
             alias: Alias::Fresh,
-            writes: SmallVec::new(),
+            writes: Short::new(),
             fence: Fence::Free,
             launches: false,
             shape_only: false,
@@ -186,7 +186,7 @@ fn collective_effects(graph: &Graph, id: NodeId, variant: Variant) -> Effects {
             ..Effects::pure()
         },
         Variant::Out => {
-            let mut writes = SmallVec::new();
+            let mut writes = Short::new();
             if let Some(out) = graph.args_of(id).get("out") {
                 out.for_each_operand(&mut |index| writes.push(index));
             }

@@ -3,10 +3,10 @@
 use super::LowerError;
 use super::build::refuse;
 use super::walk::{Value, Walk};
+use crate::ir::Short;
 use crate::ir::operators::{Alias, CommunicateKind, Fence, OperatorId, Placement, ViewKind};
 use crate::ir::{Arg, NodeId, Op, TensorType, Type};
 use crate::program::{BufferKind, CommOp, Compute, Layout, Made, Moves, Operand, Segment, StepKind, View};
-use smallvec::SmallVec;
 
 impl Walk<'_> {
     pub(super) fn call(&mut self, id: NodeId) -> Result<Value, LowerError> {
@@ -210,7 +210,7 @@ impl Walk<'_> {
     pub(super) fn compute(&mut self, id: NodeId) -> Result<Value, LowerError> {
         let graph = self.graph;
         let effects = self.facts.effects.get(id).clone();
-        let operands: SmallVec<[Operand; 2]> =
+        let operands: Short<Operand, 2> =
             graph.operands(id).iter().map(|&operand| self.operand(self.value(operand))).collect();
         let holds_tensor = |operand: &Operand| !matches!(operand, Operand::Int(_) | Operand::Host(_));
         let fence = effects.fence == Fence::Full;

@@ -210,7 +210,7 @@ impl Walk<'_> {
         })
     }
 
-    fn input_shape(&self, id: NodeId) -> Result<smallvec::SmallVec<[u64; 4]>, LowerError> {
+    fn input_shape(&self, id: NodeId) -> Result<crate::ir::Short<u64, 4>, LowerError> {
         self.shape_of(self.graph.collective_inputs(id)[0])
     }
 

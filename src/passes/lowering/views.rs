@@ -2,12 +2,12 @@
 
 use super::layouts;
 use super::walk::{Value, Walk};
+use crate::ir::Short;
 use crate::ir::operators::ViewKind;
 use crate::ir::{Arg, NodeId, Op};
 use crate::program::{Layout, View};
-use smallvec::SmallVec;
 
-type Sizes = SmallVec<[u64; 4]>;
+type Sizes = Short<u64, 4>;
 
 impl Walk<'_> {
     /// An integer argument.
@@ -22,10 +22,10 @@ impl Walk<'_> {
         }
     }
 
-    pub(super) fn ints(&self, id: NodeId, arg: Option<&Arg>) -> Option<SmallVec<[i64; 4]>> {
+    pub(super) fn ints(&self, id: NodeId, arg: Option<&Arg>) -> Option<Short<i64, 4>> {
         match arg? {
             Arg::List(items) | Arg::Tuple(items) => items.iter().map(|item| self.int(id, item)).collect(),
-            one => Some(SmallVec::from_slice(&[self.int(id, one)?])),
+            one => Some(Short::from([self.int(id, one)?])),
         }
     }
 
