@@ -17,7 +17,7 @@ pub(super) mod schema;
 pub(super) mod table;
 mod undeclared;
 
-use crate::ir::optable::split_target;
+use crate::ir::operators::split_target;
 use crate::ir::{Args, Collective, Graph, NodeId, Op, Operators, Type, TypeId, Variant};
 use hashbrown::HashMap;
 use reading::Operator;

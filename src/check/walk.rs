@@ -1,5 +1,6 @@
 //! One walk over a graph in program order: what each node makes, what is in flight, what memory holds.
 
+mod elements;
 mod lies;
 mod loose;
 mod started;
@@ -11,13 +12,13 @@ mod writes;
 
 pub(super) use strides::Root;
 
+use self::elements::element_index;
 use super::effects::{Alias, EffectTable, Effects, Fence, Placement, Unknown};
 use super::layout::tensor_of;
 use super::meaning::{self, Call, Class};
 use super::memory::{Memory, attribute};
 use super::terms::{Context, GroupKey, State, Term, Val, Value};
 use super::verdict::Side;
-use crate::ir::optable::element_index;
 use crate::ir::{CollectiveKind, Graph, Name, NodeId, Op, Operators, RegionId, Type};
 use hashbrown::{HashMap, HashSet};
 use rustc_hash::FxBuildHasher;

@@ -6,12 +6,12 @@
 //! sizes but that they fit 64 bits.
 
 use crate::ir::DType;
+use crate::ir::Short;
 use crate::program::{BufferId, Layout, Program, Range, Segment, View};
 use bucketeer_types::class::{self, Class};
 use indexmap::IndexSet;
 #[cfg(feature = "serde")]
 use serde::Serialize;
-use smallvec::SmallVec;
 
 /// The widest access of a GPU, in bytes.
 pub const WIDEST_BYTES: u64 = 16;
@@ -102,7 +102,7 @@ pub struct Loop {
 }
 
 /// The loops of a transfer, outermost first.
-pub type Loops = SmallVec<[Loop; 3]>;
+pub type Loops = Short<Loop, 3>;
 
 /// Units that move alike.
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -12,13 +12,13 @@ use super::communication;
 use super::entities::NodeId;
 use super::graph::Graph;
 use super::operators::Operators;
+use super::operators::{Alias, Effects, Fence, effects};
 use super::ops::Op;
-use super::optable::{Alias, Effects, Fence, effects};
 use super::types::Type;
+use crate::ir::Short;
 use hashbrown::HashSet;
 use indexmap::IndexMap;
 use rustc_hash::FxBuildHasher;
-use smallvec::SmallVec;
 use std::sync::{Arc, OnceLock};
 
 /// Graphs by the attribute that holds them: `self.true_graph_0`.
@@ -153,7 +153,7 @@ const RUNS_ITS_GRAPHS: &[&str] = &[
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BodyCall<'g> {
     /// The attributes that hold the graphs; of two, the first runs where the predicate is true.
-    pub targets: SmallVec<[&'g str; 2]>,
+    pub targets: Short<&'g str, 2>,
     /// What says which of two runs.
     pub pick: Option<&'g Arg>,
     /// The values of the graphs' inputs.
@@ -175,7 +175,7 @@ pub fn body_call(graph: &Graph, id: NodeId) -> Option<BodyCall<'_>> {
     let operator = graph.target_of(id).strip_prefix("higher_order.")?;
     match (operator.strip_suffix(".default").unwrap_or(operator), args.positional.as_slice()) {
         ("invoke_subgraph", [called, Arg::Str(_) | Arg::Word(_) | Arg::None, given @ ..]) => {
-            Some(BodyCall { targets: SmallVec::from_slice(&[target(called)?]), pick: None, given })
+            Some(BodyCall { targets: Short::from([target(called)?]), pick: None, given })
         }
         ("cond", [pick, yes, no, rest @ ..]) => {
             let given = match rest {
@@ -183,7 +183,7 @@ pub fn body_call(graph: &Graph, id: NodeId) -> Option<BodyCall<'_>> {
                 [Arg::Tuple(given) | Arg::List(given)] => given,
                 _ => return None,
             };
-            Some(BodyCall { targets: SmallVec::from_slice(&[target(yes)?, target(no)?]), pick: Some(pick), given })
+            Some(BodyCall { targets: Short::from([target(yes)?, target(no)?]), pick: Some(pick), given })
         }
         _ => None,
     }
@@ -291,7 +291,7 @@ pub(super) fn effects_of_call(graph: &Graph, id: NodeId) -> Option<Effects> {
         // What the module holds is not an operand.
         fence: if all.writes.held { Fence::Full } else { all.fence },
         launches: all.launches,
-        writes: if all.writes.given { operands.collect() } else { SmallVec::new() },
+        writes: if all.writes.given { operands.collect() } else { Short::new() },
         assumed: all.assumed,
         ..Effects::pure()
     })

@@ -4,7 +4,7 @@
 use super::args::{Arg, Args};
 use super::entities::{GroupId, NodeId};
 use super::graph::Graph;
-use super::infer::infer_type;
+use super::operators::infer_type;
 use super::ops::{Collective, CollectiveKind, Op, Variant};
 use super::types::{DType, TensorType, Type};
 use super::verify::{VerifyErrors, verify};

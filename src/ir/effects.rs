@@ -28,8 +28,8 @@ pub(crate) use memory::{EffectTable, Memory};
 
 use super::entities::{NodeId, RegionId};
 use super::graph::{Graph, Strength};
+use super::operators::{Alias, Fence};
 use super::ops::Op;
-use super::optable::{Alias, Fence};
 
 /// Why one slot comes before another.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]

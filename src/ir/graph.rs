@@ -5,7 +5,7 @@ use super::bodies::Bodies;
 use super::entities::{ArgsId, GroupId, MetaId, Name, NodeId, RegionId, TypeId};
 use super::kept::{Kept, Originals};
 use super::names::Names;
-use super::operators::Operators;
+use super::operators::{Operator, Operators};
 use super::ops::{Collective, GlobalRank, Op};
 use super::types::{Dim, TensorType, Type, Types};
 use indexmap::IndexMap;
@@ -331,6 +331,21 @@ impl Graph {
             Op::Wait => "wait",
             Op::Collective(collective) => super::ops::torch_name(collective),
             Op::Call(target) => self.names.get(target),
+        }
+    }
+
+    /// What a target calls. Its text is looked up once, however often it is asked for.
+    #[must_use]
+    pub fn operator(&self, target: Name) -> Operator<'_> {
+        self.names.operator(target)
+    }
+
+    /// What a node calls; an operator without a meaning if it is not a call.
+    #[must_use]
+    pub fn operator_of(&self, id: NodeId) -> Operator<'_> {
+        match self.node(id).op {
+            Op::Call(target) => self.names.operator(target),
+            Op::Input | Op::Output | Op::Wait | Op::Collective(_) => Operator::none(self.target_of(id)),
         }
     }
 

@@ -1,6 +1,7 @@
 //! Interned strings: each distinct text is stored once, in one buffer, and named by a [`Name`].
 
 use super::entities::Name;
+use super::operators::{Operator, Resolved};
 use hashbrown::HashTable;
 use rustc_hash::FxHasher;
 use std::hash::Hasher;
@@ -30,12 +31,15 @@ pub struct Names {
     ends: Vec<usize>,
     /// Each name with its hash, so that most comparisons, and growing, need not look at the text.
     table: HashTable<(Name, u32)>,
+    /// What each string calls as a target.
+    operators: Resolved,
 }
 
 impl Names {
     /// Makes room for so many more names.
     pub fn reserve(&mut self, more: usize) {
         self.ends.reserve(more);
+        self.operators.reserve(more);
         self.table.reserve(more, |&(_, hash)| spread(hash));
     }
 
@@ -66,6 +70,7 @@ impl Names {
         let name = Name::from_index(self.ends.len());
         self.text.push_str(text);
         self.ends.push(self.text.len());
+        self.operators.push();
         self.table.insert_unique(spread(hash), (name, hash), |&(_, hash)| spread(hash));
         name
     }
@@ -74,6 +79,12 @@ impl Names {
     #[must_use]
     pub fn get(&self, name: Name) -> &str {
         slice(&self.text, &self.ends, name)
+    }
+
+    /// What `name` calls as a target.
+    #[must_use]
+    pub fn operator(&self, name: Name) -> Operator<'_> {
+        self.operators.operator(name.index(), self.get(name))
     }
 
     /// How many distinct strings there are.

@@ -4,10 +4,10 @@
 //! device. Sizes count elements, strides count elements, bytes are always called bytes.
 
 use super::entities::TypeId;
+use super::short::Short;
 use super::symexpr::{SymError, SymExpr};
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
-use smallvec::SmallVec;
 use std::fmt;
 use std::sync::Arc;
 
@@ -90,7 +90,7 @@ impl fmt::Display for Dim {
 }
 
 /// Sizes or strides, outermost first.
-pub type Dims = SmallVec<[Dim; 4]>;
+pub type Dims = Short<Dim, 4>;
 
 /// A tensor: dtype, sizes, and strides and device where they are known.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -127,7 +127,7 @@ impl TensorType {
     /// The strides of a dense tensor of this shape, outermost first, or `None` when they do not fit.
     #[must_use]
     pub fn dense_strides(&self) -> Option<Dims> {
-        let mut strides: Dims = SmallVec::with_capacity(self.shape.len());
+        let mut strides: Dims = Short::with_capacity(self.shape.len());
         let mut step = Dim::Const(1);
         for dim in self.shape.iter().rev() {
             strides.push(step.clone());

@@ -2,7 +2,7 @@
 
 use super::bucketing::{BucketKind, BucketOptions};
 use super::plan::Reason;
-use crate::ir::optable;
+use crate::ir::operators::{OperatorId, SizeKind};
 use crate::ir::{Arg, CollectiveKind, Dependencies, Dim, Graph, NodeId, Op, RegionId, RegionKind, Strength, Variant};
 
 /// Who reads the collectives of one kind.
@@ -40,8 +40,11 @@ impl Readers {
 #[must_use]
 pub(super) fn reads_size_only(graph: &Graph, id: NodeId) -> bool {
     let Op::Call(target) = graph.node(id).op else { return false };
-    let (_, base, _) = optable::split_target(graph.text(target));
-    base == "sym_numel" || (base == "sym_size" && graph.args_of(id).positional.get(1).and_then(Arg::as_int).is_some())
+    match graph.operator(target).id() {
+        OperatorId::SymSize(SizeKind::Elements) => true,
+        OperatorId::SymSize(SizeKind::Sizes) => graph.args_of(id).positional.get(1).and_then(Arg::as_int).is_some(),
+        _ => false,
+    }
 }
 
 /// Collectives that write a given tensor and are waited for under another name of its memory, with that wait; or whose

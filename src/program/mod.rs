@@ -19,11 +19,11 @@ mod text;
 
 pub use error::ProgramError;
 
+use crate::ir::Short;
 use crate::ir::{Args, DType, ReduceOp};
 use indexmap::IndexMap;
 #[cfg(feature = "serde")]
 use serde::{Deserialize, Serialize};
-use smallvec::SmallVec;
 
 /// A buffer of the program: an index into [`Program::buffers`].
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -115,9 +115,9 @@ pub struct Layout {
     #[cfg_attr(feature = "serde", serde(with = "json::dtype"))]
     pub dtype: DType,
     /// Sizes.
-    pub shape: SmallVec<[u64; 4]>,
+    pub shape: Short<u64, 4>,
     /// Strides, as many as sizes. Zero repeats.
-    pub strides: SmallVec<[u64; 4]>,
+    pub strides: Short<u64, 4>,
 }
 
 /// A tensor in a buffer.
@@ -324,10 +324,10 @@ pub struct Compute {
     /// Index into [`Program::calls`].
     pub call: u32,
     /// What fills the holes.
-    pub operands: SmallVec<[Operand; 2]>,
+    pub operands: Short<Operand, 2>,
     /// Operands that are overwritten, by index.
-    #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "SmallVec::is_empty"))]
-    pub writes: SmallVec<[u32; 1]>,
+    #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "<[_]>::is_empty"))]
+    pub writes: Short<u32, 1>,
     /// What it makes.
     pub made: Made,
 }
@@ -338,7 +338,7 @@ pub struct Compute {
 #[cfg_attr(feature = "serde", derive(Serialize, Deserialize))]
 pub struct Run {
     /// Indexes into [`Program::bodies`]: one, or two of which `pick` says which.
-    pub bodies: SmallVec<[u32; 2]>,
+    pub bodies: Short<u32, 2>,
     /// A tensor of one element, or another value: the first body runs if it is true, the second if not.
     #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "Option::is_none"))]
     pub pick: Option<Operand>,
@@ -388,8 +388,8 @@ pub struct Step {
     /// Where it runs.
     pub stream: Stream,
     /// Earlier steps of other streams that have to be done.
-    #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "SmallVec::is_empty"))]
-    pub after: SmallVec<[StepId; 1]>,
+    #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "<[_]>::is_empty"))]
+    pub after: Short<StepId, 1>,
     /// What it does.
     pub kind: StepKind,
 }
@@ -464,7 +464,7 @@ impl Layout {
     /// A dense layout, or `None` when its strides pass 64 bits.
     #[must_use]
     pub fn dense(dtype: DType, shape: &[u64]) -> Option<Self> {
-        let mut strides = SmallVec::with_capacity(shape.len());
+        let mut strides = Short::with_capacity(shape.len());
         let mut step = 1u64;
         for &size in shape.iter().rev() {
             strides.push(step);

@@ -228,7 +228,7 @@ impl<'a> Parser<'a> {
             let name = self.name()?;
             stream = Stream::Comm(self.find(&self.groups, &name, "group")?);
         }
-        let mut after = smallvec::SmallVec::new();
+        let mut after = crate::ir::Short::new();
         if self.eat_word("after")? {
             while self.peek()? != Token::Mark(':') {
                 after.push(self.step_id()?);

@@ -10,7 +10,7 @@ mod followed;
 mod schema;
 
 use bucketeer::check::prove;
-use bucketeer::ir::optable::Fence;
+use bucketeer::ir::operators::Fence;
 use bucketeer::ir::text::{parse, print};
 use bucketeer::ir::{Graph, NodeId, Op};
 use bucketeer_fuzzing::grow::GraphOptions;
@@ -328,13 +328,13 @@ fn renamed(graph: &Graph) -> Graph {
 fn reordered(graph: &Graph, seed: u64) -> Graph {
     let mut order = graph.order().to_vec();
     let plain = |id: NodeId| {
-        let effects = bucketeer::ir::optable::effects(graph, id);
+        let effects = bucketeer::ir::operators::effects(graph, id);
         matches!(graph.node(id).op, Op::Call(_))
             && effects.writes.is_empty()
             && effects.fence == Fence::Free
             && !effects.is_view()
     };
-    let writes = graph.order().iter().any(|&id| !bucketeer::ir::optable::effects(graph, id).writes.is_empty());
+    let writes = graph.order().iter().any(|&id| !bucketeer::ir::operators::effects(graph, id).writes.is_empty());
     let mut state = seed | 1;
     for at in (1..order.len()).chain(1..order.len()) {
         state ^= state << 13;

@@ -3,8 +3,8 @@
 
 use bucketeer::check::effects::{self as checker, Reading, read_line, schema_lines};
 use bucketeer::check::prove;
+use bucketeer::ir::operators::{self, Effects, call_effects};
 use bucketeer::ir::operators::{read_row, table_rows};
-use bucketeer::ir::optable::{self, Effects, call_effects};
 use bucketeer::ir::{Arg, Args, Graph, Operators};
 use bucketeer::passes::Pipeline;
 use bucketeer_formats::fx::FxText;
@@ -72,27 +72,29 @@ fn differences(passes: &Effects, checker: &Reading) -> Vec<&'static str> {
     writes.sort_unstable();
     writes.dedup();
     // A fence may write all that it is given.
-    let fences = passes.fence == optable::Fence::Full && checker.fence == checker::Fence::Full;
+    let fences = passes.fence == operators::Fence::Full && checker.fence == checker::Fence::Full;
     if writes != checker.writes && !fences {
         found.push("write");
     }
     let alias = fences
         || match (passes.alias, checker.alias) {
-            (optable::Alias::Fresh, checker::Alias::Fresh) | (optable::Alias::Written, checker::Alias::Written) => true,
+            (operators::Alias::Fresh, checker::Alias::Fresh) | (operators::Alias::Written, checker::Alias::Written) => {
+                true
+            }
             // One of them says less, not otherwise.
-            (optable::Alias::Any, other) => other != checker::Alias::Fresh,
-            (other, checker::Alias::Any) => other != optable::Alias::Fresh,
-            (optable::Alias::Of(a), checker::Alias::Of(b)) => a == b,
+            (operators::Alias::Any, other) => other != checker::Alias::Fresh,
+            (other, checker::Alias::Any) => other != operators::Alias::Fresh,
+            (operators::Alias::Of(a), checker::Alias::Of(b)) => a == b,
             _ => false,
         };
     if !alias {
         found.push("alias");
     }
-    let draws = (passes.fence == optable::Fence::Random, checker.fence == checker::Fence::Random);
+    let draws = (passes.fence == operators::Fence::Random, checker.fence == checker::Fence::Random);
     if draws.0 != draws.1 {
         found.push("random");
     }
-    if (passes.fence == optable::Fence::Full) != (checker.fence == checker::Fence::Full) {
+    if (passes.fence == operators::Fence::Full) != (checker.fence == checker::Fence::Full) {
         found.push("fence");
     }
     found
@@ -261,7 +263,7 @@ fn g_optable_gaps_writes_views_and_draws_that_a_list_by_hand_lacked_are_known() 
                     let at: u32 = entry.split(", ").nth(1).unwrap().parse().unwrap();
                     let effects = overload(base, quoted(entry)[0]);
                     // What sets a generator keeps its place among draws.
-                    if !effects.writes.contains(&at) && effects.fence == optable::Fence::Free {
+                    if !effects.writes.contains(&at) && effects.fence == operators::Fence::Free {
                         lacking.push(base.to_owned());
                     }
                 }
@@ -269,7 +271,8 @@ fn g_optable_gaps_writes_views_and_draws_that_a_list_by_hand_lacked_are_known() 
             "VIEW" => {
                 for base in quoted(line) {
                     let of_base = schemas.iter().filter(|(name, _)| name.rsplit_once('.').unwrap().0 == base);
-                    if !of_base.map(|(_, line)| passes_of(line)).any(|effects| effects.alias != optable::Alias::Fresh) {
+                    if !of_base.map(|(_, line)| passes_of(line)).any(|effects| effects.alias != operators::Alias::Fresh)
+                    {
                         lacking.push(base.to_owned());
                     }
                 }
@@ -278,7 +281,7 @@ fn g_optable_gaps_writes_views_and_draws_that_a_list_by_hand_lacked_are_known() 
                 for entry in line.split("], ") {
                     let words = quoted(entry);
                     for name in &words[1..] {
-                        if overload(words[0], name).fence == optable::Fence::Free {
+                        if overload(words[0], name).fence == operators::Fence::Free {
                             lacking.push(format!("{} {name}", words[0]));
                         }
                     }

@@ -5,7 +5,7 @@
 //! of the schemas, and the lists of what schemas leave out, to what happens.
 
 use bucketeer::check::prove;
-use bucketeer::ir::optable::{self, Alias, Fence};
+use bucketeer::ir::operators::{self, Alias, Fence};
 use bucketeer::ir::{Graph, NodeId};
 use bucketeer_formats::fx::FxText;
 
@@ -56,7 +56,7 @@ fn called(graph: &Graph, name: &str) -> Option<NodeId> {
 fn unknown_to_passes(seen: &Seen<'_>) -> Option<Vec<String>> {
     let graph = graph(seen.inputs, &[&format!("r = {}", seen.call), "return (r,)"])?;
     let id = called(&graph, "r")?;
-    let effects = optable::effects(&graph, id);
+    let effects = operators::effects(&graph, id);
     let operands: Vec<&str> = graph.operands(id).iter().map(|&operand| graph.name_of(operand)).collect();
     let place = |number: usize| operands.iter().position(|name| *name == format!("t{number}"));
     let mut problems = Vec::new();

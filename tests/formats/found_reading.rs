@@ -1,6 +1,6 @@
 //! Inputs that were read wrongly, or not at all, when they were found; each test begins with the id of its input.
 
-use bucketeer::ir::optable::{self, Alias, Fence};
+use bucketeer::ir::operators::{self, Alias, Fence};
 use bucketeer::ir::{Graph, NodeId, verify};
 use bucketeer_formats::fx::{FxText, print_fresh};
 
@@ -230,21 +230,21 @@ fn invoke_subgraph_a_call_of_graphs_that_the_file_holds_does_what_they_do() {
     let graph = &text.graphs()[0];
     assert!(graph.bodies.get("self.repeated_subgraph0").is_some() && text.graphs()[1].bodies.is_empty());
     // Its body gathers, waits for what it gathers, and always runs.
-    let effects = optable::effects(graph, node(graph, "invoke_subgraph_2"));
+    let effects = operators::effects(graph, node(graph, "invoke_subgraph_2"));
     assert_eq!((effects.fence, effects.launches), (Fence::Free, true));
     let text = fixture("cond_collectives.txt");
     let graph = &text.graphs()[0];
-    assert_eq!(optable::effects(graph, node(graph, "cond_1")).fence, Fence::Full);
+    assert_eq!(operators::effects(graph, node(graph, "cond_1")).fence, Fence::Full);
     // With the branch that only computes for both, nothing is left that keeps others in their place.
     let printed = String::from_utf8(text.print()).unwrap();
     let computes = FxText::parse(printed.replace("self.true_graph_1", "self.false_graph_0").into_bytes()).unwrap();
     let graph = &computes.graphs()[0];
-    let effects = optable::effects(graph, node(graph, "cond_1"));
+    let effects = operators::effects(graph, node(graph, "cond_1"));
     assert_eq!((effects.fence, effects.alias, effects.writes.len()), (Fence::Free, Alias::Fresh, 0));
     // A graph that is not in the file may do anything.
     let cut = printed.split("    class true_graph_1").next().unwrap();
     let cut = FxText::parse(cut.as_bytes().to_vec()).unwrap();
-    assert_eq!(optable::effects(&cut.graphs()[0], node(&cut.graphs()[0], "cond_1")).fence, Fence::Full);
+    assert_eq!(operators::effects(&cut.graphs()[0], node(&cut.graphs()[0], "cond_1")).fence, Fence::Full);
 }
 
 #[test]
@@ -256,7 +256,7 @@ fn invoke_subgraph_graphs_of_one_name_belong_to_the_graph_that_they_stand_below(
     };
     let file = outer("aten.neg.default(x)") + &outer("_c10d_functional.all_reduce.default(x, 'sum', '0')");
     let text = FxText::parse(file.into_bytes()).unwrap();
-    let fence = |index: usize| optable::effects(&text.graphs()[index], node(&text.graphs()[index], "c")).fence;
+    let fence = |index: usize| operators::effects(&text.graphs()[index], node(&text.graphs()[index], "c")).fence;
     assert_eq!((fence(0), fence(2)), (Fence::Free, Fence::Full));
 }
 
@@ -303,7 +303,7 @@ fn h_dynamo_dtensor_a_value_of_another_class_has_no_tensor_type() {
     let graph = &text.graphs()[0];
     assert_eq!(graph.type_of(node(graph, "redistribute")).to_string(), "?");
     assert_eq!(graph.type_of(node(graph, "x")).to_string(), "f32[64][1]cpu");
-    assert_eq!(optable::effects(graph, node(graph, "redistribute")).fence, Fence::Full);
+    assert_eq!(operators::effects(graph, node(graph, "redistribute")).fence, Fence::Full);
     // What looks like a tensor has to be one.
     let bad = String::from_utf8(found("H-dynamo_dtensor.txt")).unwrap().replacen("\"f32[64]", "\"f33[64]", 1);
     assert!(FxText::parse(bad.into_bytes()).unwrap_err().to_string().contains("unknown dtype `f33`"));

@@ -1,6 +1,6 @@
 //! Bytes that are alive, held against a slow reading of the rules: at each node, all storages are looked at.
 
-use bucketeer::ir::optable::element_index;
+use bucketeer::ir::operators::element_index;
 use bucketeer::ir::text::{parse, print};
 use bucketeer::ir::{Dependencies, Graph, Op, Type};
 use bucketeer::passes::Pipeline;

@@ -4,7 +4,7 @@ use super::memory::{Fault, Memory};
 use super::symbols::Symbols;
 use super::tensor::{MAX_STRIDE, Tensor, dense_strides, is_injective};
 use super::value::{Scalar, Value};
-use bucketeer::ir::optable::split_target;
+use bucketeer::ir::operators::Operator;
 use bucketeer::ir::{Arg, Args, DType, Graph, NodeId, TensorType};
 use std::sync::Arc;
 
@@ -37,12 +37,8 @@ pub struct Call<'a> {
     pub id: NodeId,
     /// Its arguments.
     pub args: &'a Args,
-    /// Namespace of the target; empty in native text.
-    pub namespace: &'a str,
-    /// Name of the operator.
-    pub base: &'a str,
-    /// Overload of the operator.
-    pub overload: &'a str,
+    /// What it calls.
+    pub operator: Operator<'a>,
     /// The rank it runs on.
     pub rank: &'a mut Rank,
     /// Values of symbols.
@@ -62,8 +58,13 @@ impl<'a> Call<'a> {
     /// The call that a node makes on a rank.
     #[must_use]
     pub fn new(graph: &'a Graph, id: NodeId, rank: &'a mut Rank, symbols: &'a Symbols) -> Self {
-        let (namespace, base, overload) = split_target(graph.target_of(id));
-        Self { graph, id, args: graph.args_of(id), namespace, base, overload, rank, symbols }
+        Self { graph, id, args: graph.args_of(id), operator: graph.operator_of(id), rank, symbols }
+    }
+
+    /// Whether the native text calls it so, where some operators take other arguments.
+    #[must_use]
+    pub fn is_native(&self) -> bool {
+        self.operator.namespace().is_empty()
     }
 
     /// The argument at `position` or under one of the names.

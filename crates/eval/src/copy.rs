@@ -6,53 +6,10 @@ use super::layout::{slice_range, split_sizes};
 use super::memory::Fault;
 use super::tensor::{Tensor, count, dense_strides, pointwise_strides};
 use super::value::{Scalar, Value};
+use bucketeer::ir::operators::{CastKind, OperatorId, ViewKind};
 use bucketeer::ir::{Arg, DType};
 use bucketeer_types::class::promote;
 use bucketeer_types::num::convert;
-
-/// Evaluates a copy.
-pub fn copy(call: &mut Call<'_>) -> Done {
-    match call.base {
-        "cat" | "concat" | "concatenate" => {
-            let parts = call.tensors(call.arg(0, &["tensors"]))?;
-            cat(call, parts)
-        }
-        "stack" => stack(call),
-        "_chunk_cat" => {
-            let parts = call.tensors(call.arg(0, &["tensors"]))?;
-            let dim = call.int(1, "dim", 0)?;
-            let chunks = call.sizes_arg(call.arg(2, &["num_chunks"]))?;
-            match (dim, chunks.as_slice()) {
-                (0, &[chunks]) => chunk_cat(call, parts, chunks, false),
-                _ => Ok(None),
-            }
-        }
-        "_pre_bucket_reduce_scatter" => pre_bucket_reduce_scatter(call),
-        "_pre_bucket_all_gather" => pre_bucket_all_gather(call),
-        "_foreach_copy_" => foreach_copy(call),
-        "split_with_sizes_copy" | "split_copy" => split_copy(call),
-        "clone"
-        | "contiguous"
-        | "_to_copy"
-        | "to"
-        | "convert_element_type"
-        | "cast"
-        | "copy"
-        | "type_as"
-        | "float"
-        | "half"
-        | "bfloat16"
-        | "double"
-        | "_to"
-        | "cpu"
-        | "cuda" => converted(call),
-        "zero" | "fill" => fill(call),
-        "constant_pad_nd" | "pad" => pad(call),
-        "slice_scatter" | "select_scatter" => scatter(call),
-        "index_select" => index_select(call),
-        _ => Ok(None),
-    }
-}
 
 /// Elements converted to a dtype.
 pub fn converted_bytes(bytes: &[u8], from: DType, to: DType) -> Result<Vec<u8>, Fault> {
@@ -60,7 +17,9 @@ pub fn converted_bytes(bytes: &[u8], from: DType, to: DType) -> Result<Vec<u8>, 
     convert(from, to, bytes).ok_or_else(|| Fault::Undefined(format!("there is no conversion of {old} to {new} here")))
 }
 
-fn cat(call: &mut Call<'_>, mut parts: Vec<Tensor>) -> Done {
+/// Evaluates `cat`.
+pub fn cat(call: &mut Call<'_>) -> Done {
+    let mut parts = call.tensors(call.arg(0, &["tensors"]))?;
     // PyTorch lets empty vectors take part in any shape.
     let dtype = parts.iter().try_fold(None, |dtype: Option<DType>, part| match dtype {
         Some(dtype) => promote(dtype, part.dtype).map(Some),
@@ -101,7 +60,8 @@ fn joined(call: &Call<'_>, parts: &[Tensor], dim: usize, dtype: DType) -> Result
     Ok(bytes)
 }
 
-fn stack(call: &mut Call<'_>) -> Done {
+/// Evaluates `stack`.
+pub fn stack(call: &mut Call<'_>) -> Done {
     let parts = call.tensors(call.arg(0, &["tensors"]))?;
     let Some(first) = parts.first().cloned() else { return Err(Fault::misfit("nothing to stack")) };
     if parts.iter().any(|part| part.sizes != first.sizes || part.dtype != first.dtype) {
@@ -114,9 +74,19 @@ fn stack(call: &mut Call<'_>) -> Done {
     call.make(first.dtype, &sizes, Layout::Dense, bytes)
 }
 
-/// `torch._chunk_cat` along the first dimension: each tensor cut in `chunks` rows, padded with zeros, and the rows of all
-/// tensors side by side.
-fn chunk_cat(call: &mut Call<'_>, parts: Vec<Tensor>, chunks: usize, flat: bool) -> Done {
+/// Evaluates `_chunk_cat` along the first dimension.
+pub fn chunk_cat(call: &mut Call<'_>) -> Done {
+    let parts = call.tensors(call.arg(0, &["tensors"]))?;
+    let dim = call.int(1, "dim", 0)?;
+    let chunks = call.sizes_arg(call.arg(2, &["num_chunks"]))?;
+    match (dim, chunks.as_slice()) {
+        (0, &[chunks]) => chunk_rows(call, parts, chunks, false),
+        _ => Ok(None),
+    }
+}
+
+/// Each tensor cut in `chunks` rows, padded with zeros, and the rows of all tensors side by side.
+fn chunk_rows(call: &mut Call<'_>, parts: Vec<Tensor>, chunks: usize, flat: bool) -> Done {
     let Some(dtype) = parts.first().map(|part| part.dtype) else { return Err(Fault::misfit("nothing to concatenate")) };
     if chunks == 0 || parts.iter().any(|part| part.dtype != dtype || part.sizes.is_empty()) {
         return Err(Fault::misfit("only tensors of one dtype, with a first dimension, can be cut in chunks"));
@@ -140,14 +110,15 @@ fn chunk_cat(call: &mut Call<'_>, parts: Vec<Tensor>, chunks: usize, flat: bool)
     call.make(dtype, &sizes, Layout::Dense, bytes)
 }
 
-fn pre_bucket_reduce_scatter(call: &mut Call<'_>) -> Done {
+/// Evaluates `_pre_bucket_reduce_scatter`.
+pub fn pre_bucket_reduce_scatter(call: &mut Call<'_>) -> Done {
     let parts = call.tensors(call.arg(0, &["rs_ins"]))?;
     let group = call.sizes_arg(call.arg(1, &["group_size"]))?.first().copied().unwrap_or(0);
     let dtype = parts.first().map(|part| part.dtype);
     let full: Vec<Tensor> = parts.into_iter().filter(|part| part.elements() > 0).collect();
     match dtype {
         Some(dtype) if full.is_empty() => call.make(dtype, &[0], Layout::Dense, Vec::new()),
-        _ => chunk_cat(call, full, group, true),
+        _ => chunk_rows(call, full, group, true),
     }
 }
 
@@ -183,7 +154,7 @@ pub fn numbered_dtype(number: i64) -> Option<DType> {
 
 /// A buffer for the results of all ranks, with this rank's members in its own slot. The graph names the rank it was
 /// made on; other ranks' graphs differ in that number alone, so the slot is that of the rank named.
-fn pre_bucket_all_gather(call: &mut Call<'_>) -> Done {
+pub fn pre_bucket_all_gather(call: &mut Call<'_>) -> Done {
     let parts = call.tensors(call.arg(0, &["ag_ins"]))?;
     let group = call.sizes_arg(call.arg(1, &["group_size"]))?.first().copied().unwrap_or(0);
     let bucket = call.dtype(2).ok_or_else(|| Fault::misfit("no dtype is given"))?;
@@ -207,7 +178,8 @@ fn pre_bucket_all_gather(call: &mut Call<'_>) -> Done {
     call.make(bucket, &[elements], Layout::Dense, bytes)
 }
 
-fn foreach_copy(call: &mut Call<'_>) -> Done {
+/// Evaluates `_foreach_copy_`.
+pub fn foreach_copy(call: &mut Call<'_>) -> Done {
     let (to, from) = (call.tensors(call.arg(0, &["self"]))?, call.tensors(call.arg(1, &["src"]))?);
     if to.len() != from.len() {
         return Err(Fault::misfit("lists of different lengths"));
@@ -220,7 +192,8 @@ fn foreach_copy(call: &mut Call<'_>) -> Done {
     Ok(Some(Value::Tuple(to.into_iter().map(Value::Tensor).collect())))
 }
 
-fn split_copy(call: &mut Call<'_>) -> Done {
+/// Evaluates a split into copies.
+pub fn split_copy(call: &mut Call<'_>, kind: ViewKind) -> Done {
     let Some(input) = call.first()? else { return Ok(None) };
     if input.sizes.is_empty() {
         return Err(Fault::misfit("a single element has no dimensions"));
@@ -229,7 +202,7 @@ fn split_copy(call: &mut Call<'_>) -> Done {
     let out = call.args.get("out").map(|arg| call.tensors(Some(arg))).transpose()?;
     let mut parts = Vec::new();
     let mut start = 0;
-    for (nth, size) in split_sizes(call, input.sizes[dim])?.into_iter().enumerate() {
+    for (nth, size) in split_sizes(call, input.sizes[dim], kind)?.into_iter().enumerate() {
         let part = input.narrow(dim, start, size);
         start += size;
         let bytes = call.read(&part)?;
@@ -246,31 +219,48 @@ fn split_copy(call: &mut Call<'_>) -> Done {
     Ok(Some(Value::Tuple(parts)))
 }
 
-fn converted(call: &mut Call<'_>) -> Done {
-    let Some(mut input) = call.first()? else { return Ok(None) };
-    let named = |base: &str| match base {
-        "float" => Some(DType::F32),
-        "half" => Some(DType::F16),
-        "bfloat16" => Some(DType::Bf16),
-        "double" => Some(DType::F64),
+/// Whether a conversion is evaluated, not made up.
+#[must_use]
+pub fn is_known_cast(kind: CastKind) -> bool {
+    match kind {
+        CastKind::Dtype(dtype) => matches!(dtype, DType::F64 | DType::F32 | DType::F16 | DType::Bf16),
+        CastKind::Type => false,
+        CastKind::Elements | CastKind::ToCopy | CastKind::To | CastKind::Copy | CastKind::TypeAs | CastKind::Device => {
+            true
+        }
+    }
+}
+
+/// Evaluates a clone or a conversion.
+pub fn converted(call: &mut Call<'_>, operator: OperatorId) -> Done {
+    let cast = match operator {
+        OperatorId::Cast(kind) if !is_known_cast(kind) => return Ok(None),
+        OperatorId::Cast(kind) => Some(kind),
         _ => None,
     };
-    let like =
-        if matches!(call.base, "type_as" | "copy") { call.tensor_arg(call.arg(1, &["other", "src"]))? } else { None };
-    let dtype = match (&like, call.base) {
-        (Some(like), "type_as") => like.dtype,
+    let Some(mut input) = call.first()? else { return Ok(None) };
+    let like = match cast {
+        Some(CastKind::TypeAs | CastKind::Copy) => call.tensor_arg(call.arg(1, &["other", "src"]))?,
+        _ => None,
+    };
+    let dtype = match (&like, cast) {
+        (Some(like), Some(CastKind::TypeAs)) => like.dtype,
         // `copy_(x, y)`: y, in x's shape and dtype.
-        (Some(from), "copy") => {
+        (Some(from), Some(CastKind::Copy)) => {
             let (sizes, dtype) = (input.sizes.clone(), input.dtype);
             input = from.expand(&sizes).map_err(Fault::Misfit)?;
             dtype
         }
-        _ => named(call.base).or_else(|| asked_dtype(call)).unwrap_or(input.dtype),
+        (_, Some(CastKind::Dtype(dtype))) => dtype,
+        _ => asked_dtype(call).unwrap_or(input.dtype),
     };
-    let dense = call.base == "contiguous" || asks_dense(call);
-    let moves = call.args.get("device").is_some() || matches!(call.base, "cpu" | "cuda");
-    let may_alias =
-        !matches!(call.base, "clone" | "_to_copy" | "copy" | "convert_element_type" | "contiguous" | "cast");
+    let dense = operator == OperatorId::View(ViewKind::Contiguous) || asks_dense(call);
+    let moves = call.args.get("device").is_some() || cast == Some(CastKind::Device);
+    let may_alias = match cast {
+        Some(CastKind::Elements | CastKind::ToCopy | CastKind::Copy) => false,
+        Some(CastKind::To | CastKind::TypeAs | CastKind::Type | CastKind::Dtype(_) | CastKind::Device) => true,
+        None => operator == OperatorId::View(ViewKind::Convert),
+    };
     let forced = call.args.get("copy") == Some(&Arg::Bool(true));
     if may_alias && dtype == input.dtype && !moves && !forced && !dense {
         return Ok(Some(Value::Tensor(input)));
@@ -293,7 +283,8 @@ fn asks_dense(call: &Call<'_>) -> bool {
     matches!(call.args.get("memory_format"), Some(Arg::Word(word)) if word.ends_with("contiguous_format"))
 }
 
-fn fill(call: &mut Call<'_>) -> Done {
+/// Evaluates `fill` and `zero`.
+pub fn fill(call: &mut Call<'_>) -> Done {
     let Some(input) = call.first()? else { return Ok(None) };
     let element = match call.arg(1, &["value"]).map(|arg| call.value(arg)).transpose()? {
         None => one(input.dtype, Scalar::Int(0)),
@@ -307,13 +298,14 @@ fn fill(call: &mut Call<'_>) -> Done {
     call.make(input.dtype, &input.sizes, Layout::Stated(&input.strides), element.repeat(input.elements()))
 }
 
-fn pad(call: &mut Call<'_>) -> Done {
+/// Evaluates a pad, which may have a mode.
+pub fn pad(call: &mut Call<'_>, has_mode: bool) -> Done {
     let Some(input) = call.first()? else { return Ok(None) };
     let pads = call.ints_arg(call.arg(1, &["pad"]))?;
-    if call.base == "pad" && call.arg(2, &["mode"]).is_some_and(|mode| mode.as_str() != Some("constant")) {
+    if has_mode && call.arg(2, &["mode"]).is_some_and(|mode| mode.as_str() != Some("constant")) {
         return Ok(None);
     }
-    let value_at = if call.base == "pad" { 3 } else { 2 };
+    let value_at = if has_mode { 3 } else { 2 };
     let value = match call.arg(value_at, &["value"]).map(|arg| call.value(arg)).transpose()? {
         Some(Value::Scalar(number)) => number,
         _ => Scalar::Int(0),
@@ -344,8 +336,8 @@ fn pad(call: &mut Call<'_>) -> Done {
     Ok(made)
 }
 
-/// `slice_scatter` and `select_scatter`: a copy with a part replaced.
-fn scatter(call: &mut Call<'_>) -> Done {
+/// `slice_scatter` and `select_scatter`: a copy with a part replaced, that which such a view shows.
+pub fn scatter(call: &mut Call<'_>, kind: ViewKind) -> Done {
     let (Some(input), Some(source)) = (call.first()?, call.tensor_arg(call.arg(1, &["src"]))?) else {
         return Ok(None);
     };
@@ -355,7 +347,7 @@ fn scatter(call: &mut Call<'_>) -> Done {
     let made = call.make(input.dtype, &input.sizes, Layout::Stated(&input.strides), bytes)?;
     let Some(Value::Tensor(whole)) = &made else { return Ok(made) };
     let bound = |at: usize, name: &str| call.int_arg(call.arg(at, &[name]));
-    let (start, end, step) = if call.base == "select_scatter" {
+    let (start, end, step) = if kind == ViewKind::Select {
         let index = call.int(3, "index", 0)?;
         (Some(index), if index == -1 { None } else { Some(index.saturating_add(1)) }, 1)
     } else {
@@ -372,7 +364,8 @@ fn scatter(call: &mut Call<'_>) -> Done {
     Ok(made)
 }
 
-fn index_select(call: &mut Call<'_>) -> Done {
+/// Evaluates `index_select`.
+pub fn index_select(call: &mut Call<'_>) -> Done {
     let (Some(input), Some(index)) = (call.first()?, call.tensor_arg(call.arg(2, &["index"]))?) else {
         return Ok(None);
     };

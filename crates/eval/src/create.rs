@@ -5,6 +5,7 @@ use super::memory::{Fault, POISON};
 use super::tensor::{Tensor, count, is_injective};
 use super::value::{Scalar, Value};
 use bucketeer::ir::DType;
+use bucketeer::ir::operators::{CreateKind, Model};
 use bucketeer_types::num::{store_float, store_int};
 
 /// What fills a new tensor.
@@ -15,38 +16,35 @@ enum Fill {
 }
 
 /// Evaluates a factory.
-pub fn create(call: &mut Call<'_>) -> Done {
-    let (base, like) = match call.base.strip_suffix("_like") {
-        Some(base) => (base, true),
-        None => (call.base, false),
-    };
-    let (base, new) = base.strip_prefix("new_").map_or((base, false), |base| (base, true));
-    let fill_at = if like { 1 } else { 1 + usize::from(new) };
-    let fill = match base {
-        "full" => match call.arg(fill_at, &["fill_value"]).map(|arg| call.value(arg)).transpose()? {
+pub fn create(call: &mut Call<'_>, kind: CreateKind, model: Model) -> Done {
+    let fill_at = if model == Model::New { 2 } else { 1 };
+    let fill = match kind {
+        CreateKind::Full => match call.arg(fill_at, &["fill_value"]).map(|arg| call.value(arg)).transpose()? {
             Some(Value::Scalar(number)) => Fill::Number(number),
             Some(_) => return Ok(None),
             None => return Err(Fault::misfit("there is no value to fill with")),
         },
-        "zeros" => Fill::Number(Scalar::Int(0)),
-        "ones" => Fill::Number(Scalar::Int(1)),
-        "empty" | "empty_strided" | "empty_permuted" | "alloc" => Fill::Nothing,
-        "scalar_tensor" => return scalar_tensor(call),
-        "arange" => return arange(call),
-        _ => return Ok(None),
+        CreateKind::Zeros => Fill::Number(Scalar::Int(0)),
+        CreateKind::Ones => Fill::Number(Scalar::Int(1)),
+        CreateKind::Empty | CreateKind::EmptyStrided | CreateKind::EmptyPermuted => Fill::Nothing,
     };
-    let model = if like || new { call.first()? } else { None };
-    let dtype = dtype(call, model.as_ref(), fill);
-    match model {
-        Some(model) if like => {
-            let strides = super::tensor::pointwise_strides(&model.sizes, &[&model.strides]);
-            finish(call, dtype, &model.sizes, Layout::Stated(&strides), fill)
+    let from = if model == Model::Asked { None } else { call.first()? };
+    let natural = match (kind, model, fill) {
+        (CreateKind::Full, Model::Asked, Fill::Number(Scalar::Int(_))) => DType::I64,
+        (CreateKind::Full, Model::Asked, Fill::Number(Scalar::Bool(_))) => DType::Bool,
+        _ => DType::F32,
+    };
+    let dtype = dtype(call, from.as_ref(), natural);
+    match from {
+        Some(from) if model == Model::Like => {
+            let strides = super::tensor::pointwise_strides(&from.sizes, &[&from.strides]);
+            finish(call, dtype, &from.sizes, Layout::Stated(&strides), fill)
         }
-        _ => sized(call, dtype, usize::from(new), fill),
+        _ => sized(call, kind, dtype, usize::from(model == Model::New), fill),
     }
 }
 
-fn sized(call: &mut Call<'_>, dtype: DType, at: usize, fill: Fill) -> Done {
+fn sized(call: &mut Call<'_>, kind: CreateKind, dtype: DType, at: usize, fill: Fill) -> Done {
     let sizes = match call.arg(at, &["size", "shape"]) {
         Some(arg) => call.sizes_arg(Some(arg))?,
         // `x = zeros f32[8]`.
@@ -55,7 +53,7 @@ fn sized(call: &mut Call<'_>, dtype: DType, at: usize, fill: Fill) -> Done {
             stated.ok_or_else(|| Fault::misfit("no sizes are given"))?
         }
     };
-    if call.base.ends_with("empty_strided") {
+    if kind == CreateKind::EmptyStrided {
         let strides = call.sizes_arg(call.arg(at + 1, &["stride"]))?;
         if strides.len() != sizes.len() || !is_injective(&sizes, &strides) {
             return Err(Fault::misfit(format!("{strides:?} are not strides of {sizes:?}")));
@@ -65,7 +63,7 @@ fn sized(call: &mut Call<'_>, dtype: DType, at: usize, fill: Fill) -> Done {
         let tensor = call.rank.memory.strided(dtype, &sizes, &strides, &bytes)?;
         return Ok(Some(Value::Tensor(tensor)));
     }
-    let permuted = call.base == "empty_permuted";
+    let permuted = kind == CreateKind::EmptyPermuted;
     let dense = super::tensor::dense_strides(&sizes);
     finish(call, dtype, &sizes, if permuted { Layout::Stated(&dense) } else { Layout::Dense }, fill)
 }
@@ -94,29 +92,25 @@ pub fn one(dtype: DType, number: Scalar) -> Vec<u8> {
     bytes
 }
 
-/// The dtype asked for, else the model's, else the stated one, else PyTorch's for such a number.
-fn dtype(call: &Call<'_>, model: Option<&Tensor>, fill: Fill) -> DType {
+/// The dtype asked for, else the model's, else the stated one, else PyTorch's own.
+fn dtype(call: &Call<'_>, model: Option<&Tensor>, natural: DType) -> DType {
     let keyword = match call.args.get("dtype") {
         Some(bucketeer::ir::Arg::DType(dtype)) => Some(*dtype),
         _ => None,
     };
-    let natural = match (call.base, fill) {
-        ("full", Fill::Number(Scalar::Int(_))) => DType::I64,
-        ("full", Fill::Number(Scalar::Bool(_))) => DType::Bool,
-        _ => DType::F32,
-    };
     keyword.or(model.map(|model| model.dtype)).or(call.stated().map(|ty| ty.dtype)).unwrap_or(natural)
 }
 
-fn scalar_tensor(call: &mut Call<'_>) -> Done {
+/// Evaluates `scalar_tensor`.
+pub fn scalar_tensor(call: &mut Call<'_>) -> Done {
     let value = call.arg(0, &["s"]).map(|arg| call.value(arg)).transpose()?;
     let Some(Value::Scalar(number)) = value else { return Ok(None) };
-    let dtype = dtype(call, None, Fill::Number(number));
+    let dtype = dtype(call, None, DType::F32);
     call.make(dtype, &[], Layout::Dense, one(dtype, number))
 }
 
 /// `arange(end)`, `arange(start, end)`, `arange(start, end, step)`.
-fn arange(call: &mut Call<'_>) -> Done {
+pub fn arange(call: &mut Call<'_>) -> Done {
     let mut numbers = Vec::new();
     for arg in &call.args.positional {
         match call.value(arg)? {
@@ -131,7 +125,7 @@ fn arange(call: &mut Call<'_>) -> Done {
         _ => return Ok(None),
     };
     let whole = [start, end, step].iter().all(|number| matches!(number, Scalar::Int(_)));
-    let dtype = dtype(call, None, Fill::Number(start));
+    let dtype = dtype(call, None, DType::F32);
     let natural = if whole { DType::I64 } else { DType::F32 };
     let asked = call.args.get("dtype").is_some() || call.stated().is_some();
     let dtype = if asked { dtype } else { natural };

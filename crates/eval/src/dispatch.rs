@@ -1,4 +1,4 @@
-//! From an operator's name to its meaning: the families, and what in-place and `out` forms add to them.
+//! From an operator to what it makes: the families, and what in-place and `out` forms add to them.
 
 use super::call::{Call, Done, Layout};
 use super::memory::Fault;
@@ -7,29 +7,27 @@ use super::tensor::{Tensor, count, dense_strides};
 use super::value::Value;
 use super::{copy, create, layout, linear, pointwise, scalars};
 use bucketeer::ir::Arg;
-use bucketeer::ir::operators::TORCH_NAMESPACES;
+use bucketeer::ir::operators::{NUMBER_NAMESPACES, OperatorId, ViewKind};
 
 /// Evaluates a call whose meaning is known.
 pub fn known(call: &mut Call<'_>) -> Done {
-    if let Some(value) = tuple(call)? {
-        return Ok(Some(value));
-    }
-    if let Some(value) = family(call)? {
+    let operator = call.operator.id();
+    if let Some(value) = family(call, operator)? {
         return match call.args.get("out") {
-            Some(out) if !call.base.starts_with("split_with_sizes_copy") => into_out(call, out, value).map(Some),
+            // Splits into copies write their outputs themselves.
+            Some(out) if !matches!(operator, OperatorId::ViewCopy(_)) => into_out(call, out, value).map(Some),
             _ => Ok(Some(value)),
         };
     }
-    let base = call.base;
-    let Some(function) = base.strip_suffix('_').filter(|base| !base.is_empty() && !base.ends_with('_')) else {
+    if !call.operator.is_in_place() {
         return element_of_unknown(call);
-    };
+    }
     let Some(target) = call.first()? else { return Ok(None) };
-    call.base = function;
-    let value = family(call);
-    call.base = base;
-    match value? {
-        Some(Value::Tensor(value)) if value.storage == target.storage && function != "detach" => {
+    let function = call.operator.function();
+    match family(call, function)? {
+        Some(Value::Tensor(value))
+            if value.storage == target.storage && function != OperatorId::View(ViewKind::Same) =>
+        {
             Err(Fault::Undefined("changing a tensor's sizes in place is not defined here".to_owned()))
         }
         Some(Value::Tensor(value)) => {
@@ -43,34 +41,57 @@ pub fn known(call: &mut Call<'_>) -> Done {
     }
 }
 
-/// Namespaces of which only numbers are computed here: of tensors, `builtins.float` is something else than PyTorch's.
-const NUMBERS: &[&str] = &["math", "builtins"];
-
-/// Operators of other namespaces that are known: what PyTorch's bucketing and FSDP2 add.
-const ALSO_KNOWN: &[(&str, &str)] = &[
-    ("bucketing", "_pre_bucket_all_gather"),
-    ("bucketing", "_pre_bucket_reduce_scatter"),
-    ("fsdp", "split_with_sizes_copy"),
-];
-
-/// Whether a name means here what PyTorch means by it.
-pub fn is_known_name(namespace: &str, base: &str) -> bool {
-    TORCH_NAMESPACES.contains(&namespace) || ALSO_KNOWN.contains(&(namespace, base))
-}
-
-fn family(call: &mut Call<'_>) -> Done {
-    if NUMBERS.contains(&call.namespace) {
-        return scalars::scalars(call);
+fn family(call: &mut Call<'_>, operator: OperatorId) -> Done {
+    if operator.takes_numbers()
+        && let Some(number) = scalars::arithmetic(call, operator)?
+    {
+        return Ok(Some(number));
     }
-    if !is_known_name(call.namespace, call.base) {
+    // Of numbers there is nothing else, and of tensors `builtins.float` is something else than PyTorch's.
+    if NUMBER_NAMESPACES.contains(&call.operator.namespace()) {
         return Ok(None);
     }
-    for family in [scalars::scalars, layout::layout, copy::copy, create::create, pointwise::pointwise, linear::linear] {
-        if let Some(value) = family(call)? {
-            return Ok(Some(value));
-        }
+    match operator {
+        OperatorId::SymSize(kind) | OperatorId::Size(kind) => scalars::size(call, kind),
+        OperatorId::View(kind @ (ViewKind::Contiguous | ViewKind::Convert)) => match layout::layout(call, kind)? {
+            None => copy::converted(call, operator),
+            view => Ok(view),
+        },
+        OperatorId::View(kind) => layout::layout(call, kind),
+        OperatorId::ViewCopy(kind @ ViewKind::Split) => copy::split_copy(call, kind),
+        OperatorId::Clone | OperatorId::Cast(_) => copy::converted(call, operator),
+        OperatorId::ForeachCopy => copy::foreach_copy(call),
+        OperatorId::Fill => copy::fill(call),
+        OperatorId::Cat => copy::cat(call),
+        OperatorId::Stack => copy::stack(call),
+        OperatorId::ChunkCat => copy::chunk_cat(call),
+        OperatorId::PackForGather => copy::pre_bucket_all_gather(call),
+        OperatorId::PackForScatter => copy::pre_bucket_reduce_scatter(call),
+        OperatorId::Pad => copy::pad(call, true),
+        OperatorId::ConstantPad => copy::pad(call, false),
+        OperatorId::SliceScatter => copy::scatter(call, ViewKind::Slice),
+        OperatorId::SelectScatter => copy::scatter(call, ViewKind::Select),
+        OperatorId::IndexSelect => copy::index_select(call),
+        OperatorId::Create(kind, model) => create::create(call, kind, model),
+        OperatorId::ScalarTensor => create::scalar_tensor(call),
+        OperatorId::Arange => create::arange(call),
+        OperatorId::Unary(kind) => pointwise::one(call, kind),
+        OperatorId::Binary(kind) => pointwise::two(call, kind),
+        OperatorId::Ternary(kind) => pointwise::ternary(call, kind),
+        OperatorId::Clamp(kind) => pointwise::clamp(call, kind),
+        OperatorId::Where => pointwise::select(call),
+        OperatorId::ThresholdBackward => pointwise::threshold_backward(call),
+        OperatorId::MatMul => linear::matmul(call),
+        OperatorId::Reduce(kind) => linear::reduce(call, kind),
+        OperatorId::HloTuple => tuple(call),
+        // `copy_` is what its function says, written into the first operand.
+        OperatorId::CopyInto
+        | OperatorId::ViewCopy(_)
+        | OperatorId::Number(_)
+        | OperatorId::Communicate(_)
+        | OperatorId::HloRandom
+        | OperatorId::Other => Ok(None),
     }
-    Ok(None)
 }
 
 fn write_into(call: &mut Call<'_>, to: &Tensor, from: &Tensor) -> Result<Value, Fault> {
@@ -95,16 +116,13 @@ fn into_out(call: &mut Call<'_>, out: &Arg, value: Value) -> Result<Value, Fault
 
 /// `tuple` of HLO: its operands, as they are.
 fn tuple(call: &Call<'_>) -> Done {
-    if !call.namespace.is_empty() || call.base != "hlo-tuple" {
-        return Ok(None);
-    }
     let values = call.args.positional.iter().map(|arg| call.value(arg)).collect::<Result<_, _>>()?;
     Ok(Some(Value::Tuple(values)))
 }
 
 /// `getitem` of a result of unknown type: what the graph says the element is, of elements that depend on the whole.
 fn element_of_unknown(call: &mut Call<'_>) -> Done {
-    if !matches!(call.base, "getitem" | "item" | "get_tuple_element") {
+    if !matches!(call.operator.view(), Some(ViewKind::Element | ViewKind::TupleElement)) {
         return Ok(None);
     }
     let Some(Ok(Value::Opaque(state))) = call.arg(0, &["self", "a"]).map(|arg| call.value(arg)) else {

@@ -5,21 +5,22 @@ use super::memory::Fault;
 use super::tensor::{MAX_ELEMENTS, MAX_STRIDE, Tensor, count, span};
 use super::value::{Scalar, Value};
 use bucketeer::ir::Arg;
-use bucketeer::ir::operators::{ViewKind, view_kind};
+use bucketeer::ir::operators::ViewKind;
 
 fn tensor(tensor: Tensor) -> Done {
     Ok(Some(Value::Tensor(tensor)))
 }
 
 /// Evaluates a view.
-pub fn layout(call: &mut Call<'_>) -> Done {
-    let Some(kind) = view_kind(call.base) else { return Ok(None) };
+pub fn layout(call: &mut Call<'_>, kind: ViewKind) -> Done {
     if matches!(kind, ViewKind::Element | ViewKind::TupleElement) {
         return element(call);
     }
     let Some(input) = call.first()? else { return Ok(None) };
     match kind {
-        ViewKind::View if call.overload == "dtype" || matches!(call.arg(1, &["dtype"]), Some(Arg::DType(_))) => {
+        ViewKind::View
+            if call.operator.overload() == "dtype" || matches!(call.arg(1, &["dtype"]), Some(Arg::DType(_))) =>
+        {
             let dtype = call.dtype(1).ok_or_else(|| Fault::misfit("no dtype is given"))?;
             tensor(input.bit_cast(dtype).map_err(Fault::Misfit)?)
         }
@@ -39,7 +40,7 @@ pub fn layout(call: &mut Call<'_>) -> Done {
         ViewKind::Slice | ViewKind::Narrow | ViewKind::Select => cut(call, &input, kind),
         ViewKind::Squeeze => squeeze(call, input),
         ViewKind::Unsqueeze => unsqueeze(call, input),
-        ViewKind::Split | ViewKind::Chunk | ViewKind::Unbind => split(call, &input, kind),
+        ViewKind::Split | ViewKind::SplitWithSizes | ViewKind::Chunk | ViewKind::Unbind => split(call, &input, kind),
         ViewKind::Strided => as_strided(call, input),
         ViewKind::Same => tensor(input),
         ViewKind::Contiguous if input.is_dense() => tensor(input),
@@ -215,7 +216,7 @@ fn cut(call: &Call<'_>, input: &Tensor, kind: ViewKind) -> Done {
         return Err(Fault::misfit("a single element has no dimensions"));
     }
     // The native text writes `slice(x, start, end, dim=d)`, ATen `slice(x, d, start, end)`.
-    let shift = usize::from(!call.namespace.is_empty() || kind != ViewKind::Slice);
+    let shift = usize::from(!call.is_native() || kind != ViewKind::Slice);
     let dim = match shift {
         0 => wrap_dim(call.int_arg(call.args.get("dim"))?.unwrap_or(0), rank)?,
         _ => call.dim(1, "dim", 0, rank)?,
@@ -269,7 +270,7 @@ fn unsqueeze(call: &Call<'_>, mut input: Tensor) -> Done {
 }
 
 /// The sizes of the parts that a split makes along a dimension of `total`.
-pub fn split_sizes(call: &Call<'_>, total: usize) -> Result<Vec<usize>, Fault> {
+pub fn split_sizes(call: &Call<'_>, total: usize, kind: ViewKind) -> Result<Vec<usize>, Fault> {
     let arg = call.arg(1, &["split_size", "split_sizes", "chunks", "sections"]);
     let listed = matches!(arg, Some(Arg::List(_) | Arg::Tuple(_)));
     let sizes = call.sizes_arg(arg)?;
@@ -282,8 +283,7 @@ pub fn split_sizes(call: &Call<'_>, total: usize) -> Result<Vec<usize>, Fault> {
         };
     }
     let number = sizes.first().copied().unwrap_or(1);
-    let part =
-        if view_kind(call.base) == Some(ViewKind::Chunk) { total.div_ceil(number.max(1)).max(1) } else { number };
+    let part = if kind == ViewKind::Chunk { total.div_ceil(number.max(1)).max(1) } else { number };
     if part == 0 {
         return if total == 0 { Ok(vec![0]) } else { Err(Fault::misfit("parts of size zero")) };
     }
@@ -302,7 +302,7 @@ fn split(call: &Call<'_>, input: &Tensor, kind: ViewKind) -> Done {
     }
     let dim = call.dim(2, "dim", 0, rank)?;
     let mut start = 0;
-    let parts = split_sizes(call, input.sizes[dim])?.into_iter().map(|size| {
+    let parts = split_sizes(call, input.sizes[dim], kind)?.into_iter().map(|size| {
         start += size;
         Value::Tensor(input.narrow(dim, start - size, size))
     });

@@ -3,23 +3,17 @@
 use super::call::{Call, Done, Layout, wrap_dim};
 use super::memory::Fault;
 use super::tensor::{Tensor, broadcast, count, dense_strides};
-use bucketeer::ir::DType;
+use bucketeer::ir::operators::{Operator, ReduceKind};
+use bucketeer::ir::{Args, DType};
 use bucketeer_types::class::{Class, class};
 use bucketeer_types::num::{load_float, load_int, store_float, store_int};
 
-/// Evaluates a product or a reduction.
-pub fn linear(call: &mut Call<'_>) -> Done {
-    match call.base {
-        "mm" | "bmm" | "matmul" => {
-            let (Some(a), Some(b)) = (call.first()?, call.tensor_arg(call.arg(1, &["mat2", "other"]))?) else {
-                return Ok(None);
-            };
-            product(call, &a, &b)
-        }
-        "sum" | "mean" | "amax" | "amin" => reduce(call),
-        "max" | "min" if call.args.positional.len() == 1 && matches!(call.overload, "" | "default") => reduce(call),
-        _ => Ok(None),
-    }
+/// Evaluates a product of matrices.
+pub fn matmul(call: &mut Call<'_>) -> Done {
+    let (Some(a), Some(b)) = (call.first()?, call.tensor_arg(call.arg(1, &["mat2", "other"]))?) else {
+        return Ok(None);
+    };
+    product(call, &a, &b)
 }
 
 /// Elements as `f64`; for integers, whose products wrap, as `i128`.
@@ -114,7 +108,22 @@ fn batched<T: Copy>(
     out
 }
 
-fn reduce(call: &mut Call<'_>) -> Done {
+/// Whether a call reduces: `max(x, dim)` and `max(x, y)` are other operators.
+#[must_use]
+pub fn reduces(operator: &Operator<'_>, args: &Args, kind: ReduceKind) -> bool {
+    match kind {
+        ReduceKind::Max | ReduceKind::Min => {
+            args.positional.len() == 1 && matches!(operator.overload(), "" | "default")
+        }
+        ReduceKind::Sum | ReduceKind::Mean | ReduceKind::Amax | ReduceKind::Amin => true,
+    }
+}
+
+/// Evaluates a reduction.
+pub fn reduce(call: &mut Call<'_>, kind: ReduceKind) -> Done {
+    if !reduces(&call.operator, call.args, kind) {
+        return Ok(None);
+    }
     let Some(input) = call.first()? else { return Ok(None) };
     let rank = input.sizes.len();
     // `sum(x, dims, keepdim, *, dtype)`; `sum(x, *, dtype)` has no dims.
@@ -129,8 +138,8 @@ fn reduce(call: &mut Call<'_>) -> Done {
         Some(bucketeer::ir::Arg::DType(dtype)) => Some(*dtype),
         _ => None,
     };
-    let natural = match (call.base, class(input.dtype)) {
-        ("sum", Class::Bool | Class::Int) => DType::I64,
+    let natural = match (kind, class(input.dtype)) {
+        (ReduceKind::Sum, Class::Bool | Class::Int) => DType::I64,
         _ => input.dtype,
     };
     // Reduced dimensions last, so that what is summed lies together.
@@ -145,8 +154,8 @@ fn reduce(call: &mut Call<'_>) -> Done {
         .collect();
     let dtype = asked.unwrap_or(natural);
     let bytes = match load(call, &turned)? {
-        Data::Float(values) => reduced_floats(call.base, dtype, &values, run, count(&sizes))?,
-        Data::Int(values) => reduced_ints(call.base, dtype, &values, run, count(&sizes))?,
+        Data::Float(values) => reduced_floats(kind, dtype, &values, run, count(&sizes))?,
+        Data::Int(values) => reduced_ints(kind, dtype, &values, run, count(&sizes))?,
     };
     call.make(dtype, &sizes, Layout::Stated(&dense_strides(&sizes)), bytes)
 }
@@ -159,7 +168,13 @@ fn empty() -> Fault {
     Fault::misfit("nothing has no extreme")
 }
 
-fn reduced_floats(base: &str, dtype: DType, values: &[f64], run: usize, results: usize) -> Result<Vec<u8>, Fault> {
+fn reduced_floats(
+    kind: ReduceKind,
+    dtype: DType,
+    values: &[f64],
+    run: usize,
+    results: usize,
+) -> Result<Vec<u8>, Fault> {
     let mut bytes = Vec::new();
     for values in runs(values, run, results) {
         let extreme = |larger: bool| {
@@ -174,30 +189,30 @@ fn reduced_floats(base: &str, dtype: DType, values: &[f64], run: usize, results:
             };
             values.iter().copied().reduce(pick).ok_or_else(empty)
         };
-        let value = match base {
-            "sum" => values.iter().sum(),
-            "mean" => values.iter().sum::<f64>() / run as f64,
-            "amax" | "max" => extreme(true)?,
-            _ => extreme(false)?,
+        let value = match kind {
+            ReduceKind::Sum => values.iter().sum(),
+            ReduceKind::Mean => values.iter().sum::<f64>() / run as f64,
+            ReduceKind::Amax | ReduceKind::Max => extreme(true)?,
+            ReduceKind::Amin | ReduceKind::Min => extreme(false)?,
         };
         store_float(dtype, value, &mut bytes);
     }
     Ok(bytes)
 }
 
-fn reduced_ints(base: &str, dtype: DType, values: &[i128], run: usize, results: usize) -> Result<Vec<u8>, Fault> {
+fn reduced_ints(kind: ReduceKind, dtype: DType, values: &[i128], run: usize, results: usize) -> Result<Vec<u8>, Fault> {
     let mut bytes = Vec::new();
     for values in runs(values, run, results) {
         let sum = || values.iter().fold(0i128, |sum, value| sum.wrapping_add(*value));
-        let value = match base {
-            "sum" => sum(),
-            "mean" if class(dtype) == Class::Float => {
+        let value = match kind {
+            ReduceKind::Sum => sum(),
+            ReduceKind::Mean if class(dtype) == Class::Float => {
                 store_float(dtype, sum() as f64 / run as f64, &mut bytes);
                 continue;
             }
-            "mean" => return Err(Fault::misfit("integers have no mean")),
-            "amax" | "max" => values.iter().copied().max().ok_or_else(empty)?,
-            _ => values.iter().copied().min().ok_or_else(empty)?,
+            ReduceKind::Mean => return Err(Fault::misfit("integers have no mean")),
+            ReduceKind::Amax | ReduceKind::Max => values.iter().copied().max().ok_or_else(empty)?,
+            ReduceKind::Amin | ReduceKind::Min => values.iter().copied().min().ok_or_else(empty)?,
         };
         store_int(dtype, value, &mut bytes);
     }

@@ -13,7 +13,7 @@ use super::tensor::{Tensor, count, dense_strides, is_injective, same_layout};
 use super::value::{Scalar, Value};
 use super::world::World;
 use super::{EvalError, EvalOptions, output, step};
-use bucketeer::ir::optable::{Alias, Fence, effects};
+use bucketeer::ir::operators::{Alias, Fence, effects};
 use bucketeer::ir::{
     Arg, Collective, CollectiveKind, DType, Graph, NodeId, Op, RegionId, RegionKind, TensorType, Type, Variant,
 };

@@ -5,6 +5,7 @@ use super::call::{Call, Done, Layout};
 use super::memory::Fault;
 use super::tensor::{Tensor, broadcast, count, pointwise_strides};
 use super::value::{Scalar, Value};
+use bucketeer::ir::operators::{BinaryKind, ClampKind, TernaryKind, UnaryKind};
 use bucketeer::ir::{Arg, DType};
 use bucketeer_types::class::{Class, class, promote};
 use bucketeer_types::num::{load_float, load_int, store_float, store_int};
@@ -32,70 +33,64 @@ enum Rule {
     Truth,
 }
 
-/// Evaluates arithmetic.
-pub fn pointwise(call: &mut Call<'_>) -> Done {
-    match call.base {
-        "where" => select(call),
-        "clamp" | "clamp_min" | "clamp_max" => clamp(call),
-        "fma" | "addcmul" | "addcdiv" => ternary(call),
-        "threshold_backward" => threshold_backward(call),
-        base => match (unary(base), binary(base)) {
-            (Some((rule, float, int)), _) => one(call, rule, float, int),
-            (_, Some(rule)) => two(call, rule),
-            _ => Ok(None),
-        },
-    }
-}
-
-/// Whether an operator makes each element of those in the same place.
-#[must_use]
-pub fn is_known(base: &str) -> bool {
-    let more = ["where", "clamp", "clamp_min", "clamp_max", "fma", "addcmul", "addcdiv", "threshold_backward"];
-    unary(base).is_some() || binary(base).is_some() || more.contains(&base)
-}
-
 type Unary = (Rule, fn(f64) -> f64, Option<fn(i128) -> i128>);
 
-fn unary(base: &str) -> Option<Unary> {
-    let not: Unary = (Rule::Truth, |x| f64::from(x == 0.0), Some(|x| i128::from(x == 0)));
-    let float = |function: fn(f64) -> f64| Some((Rule::Float, function, None));
-    let same = |float: fn(f64) -> f64, int: fn(i128) -> i128| Some((Rule::Same, float, Some(int)));
-    match base {
-        "neg" => same(|x| -x, i128::wrapping_neg),
-        "abs" => same(f64::abs, i128::wrapping_abs),
-        "relu" => same(|x| if x < 0.0 { 0.0 } else { x }, |x| x.max(0)),
-        "sign" => same(|x| if x == 0.0 { x } else { x.signum() }, i128::signum),
-        "floor" => same(f64::floor, |x| x),
-        "ceil" => same(f64::ceil, |x| x),
-        "round" => same(f64::round_ties_even, |x| x),
-        "trunc" => same(f64::trunc, |x| x),
-        "square" => same(|x| x * x, |x| x.wrapping_mul(x)),
-        "logical_not" => Some(not),
-        "exp" => float(f64::exp),
-        "expm1" => float(f64::exp_m1),
-        "log" => float(f64::ln),
-        "log2" => float(f64::log2),
-        "log1p" => float(f64::ln_1p),
-        "sqrt" => float(f64::sqrt),
-        "rsqrt" => float(|x| 1.0 / x.sqrt()),
-        "reciprocal" => float(|x| 1.0 / x),
-        "sigmoid" => float(|x| 1.0 / (1.0 + (-x).exp())),
-        "silu" => float(|x| x / (1.0 + (-x).exp())),
-        "tanh" => float(f64::tanh),
-        "sin" => float(f64::sin),
-        "cos" => float(f64::cos),
-        "tan" => float(f64::tan),
-        _ => None,
+fn unary(kind: UnaryKind) -> Unary {
+    let float = |function: fn(f64) -> f64| (Rule::Float, function, None);
+    let same = |float: fn(f64) -> f64, int: fn(i128) -> i128| (Rule::Same, float, Some(int));
+    match kind {
+        UnaryKind::Neg => same(|x| -x, i128::wrapping_neg),
+        UnaryKind::Abs => same(f64::abs, i128::wrapping_abs),
+        UnaryKind::Relu => same(|x| if x < 0.0 { 0.0 } else { x }, |x| x.max(0)),
+        UnaryKind::Sign => same(|x| if x == 0.0 { x } else { x.signum() }, i128::signum),
+        UnaryKind::Floor => same(f64::floor, |x| x),
+        UnaryKind::Ceil => same(f64::ceil, |x| x),
+        UnaryKind::Round => same(f64::round_ties_even, |x| x),
+        UnaryKind::Trunc => same(f64::trunc, |x| x),
+        UnaryKind::Square => same(|x| x * x, |x| x.wrapping_mul(x)),
+        UnaryKind::LogicalNot => (Rule::Truth, |x| f64::from(x == 0.0), Some(|x| i128::from(x == 0))),
+        UnaryKind::Exp => float(f64::exp),
+        UnaryKind::Expm1 => float(f64::exp_m1),
+        UnaryKind::Log => float(f64::ln),
+        UnaryKind::Log2 => float(f64::log2),
+        UnaryKind::Log1p => float(f64::ln_1p),
+        UnaryKind::Sqrt => float(f64::sqrt),
+        UnaryKind::Rsqrt => float(|x| 1.0 / x.sqrt()),
+        UnaryKind::Reciprocal => float(|x| 1.0 / x),
+        UnaryKind::Sigmoid => float(|x| 1.0 / (1.0 + (-x).exp())),
+        UnaryKind::Silu => float(|x| x / (1.0 + (-x).exp())),
+        UnaryKind::Tanh => float(f64::tanh),
+        UnaryKind::Sin => float(f64::sin),
+        UnaryKind::Cos => float(f64::cos),
+        UnaryKind::Tan => float(f64::tan),
     }
 }
 
-fn binary(base: &str) -> Option<Rule> {
-    match base {
-        "add" | "sub" | "rsub" | "mul" | "pow" | "maximum" | "minimum" | "bitwise_and" | "bitwise_or"
-        | "bitwise_xor" | "__and__" | "__or__" | "__xor__" | "floor_divide" | "remainder" | "fmod" => Some(Rule::Same),
-        "div" | "divide" | "true_divide" => Some(Rule::Float),
-        "eq" | "ne" | "lt" | "le" | "gt" | "ge" | "logical_and" | "logical_or" | "logical_xor" => Some(Rule::Truth),
-        _ => None,
+fn binary(kind: BinaryKind) -> Rule {
+    match kind {
+        BinaryKind::Add
+        | BinaryKind::Sub
+        | BinaryKind::Rsub
+        | BinaryKind::Mul
+        | BinaryKind::Pow
+        | BinaryKind::Maximum
+        | BinaryKind::Minimum
+        | BinaryKind::BitAnd
+        | BinaryKind::BitOr
+        | BinaryKind::BitXor
+        | BinaryKind::FloorDivide
+        | BinaryKind::Remainder
+        | BinaryKind::Fmod => Rule::Same,
+        BinaryKind::Div => Rule::Float,
+        BinaryKind::Eq
+        | BinaryKind::Ne
+        | BinaryKind::Lt
+        | BinaryKind::Le
+        | BinaryKind::Gt
+        | BinaryKind::Ge
+        | BinaryKind::LogicalAnd
+        | BinaryKind::LogicalOr
+        | BinaryKind::LogicalXor => Rule::Truth,
     }
 }
 
@@ -188,7 +183,9 @@ fn finish(call: &mut Call<'_>, operands: &[Operand], sizes: &[usize], dtype: DTy
     call.make(dtype, sizes, Layout::Stated(&pointwise_strides(sizes, &strides)), bytes)
 }
 
-fn one(call: &mut Call<'_>, rule: Rule, float: fn(f64) -> f64, int: Option<fn(i128) -> i128>) -> Done {
+/// Evaluates a function of one element.
+pub fn one(call: &mut Call<'_>, kind: UnaryKind) -> Done {
+    let (rule, float, int) = unary(kind);
     let Some(input) = call.first()? else { return Ok(None) };
     let (dtype, operands) = (input.dtype, [Operand::Tensor(input.clone())]);
     let (as_float, result) = match (class(dtype), rule) {
@@ -196,7 +193,7 @@ fn one(call: &mut Call<'_>, rule: Rule, float: fn(f64) -> f64, int: Option<fn(i1
         (_, Rule::Truth) => (class(dtype) == Class::Float, DType::Bool),
         (Class::Float, _) => (true, dtype),
         // The native text's operators make operands alike.
-        (_, Rule::Float) if call.namespace.is_empty() => (true, dtype),
+        (_, Rule::Float) if call.is_native() => (true, dtype),
         (_, Rule::Float) => (true, DType::F32),
         (_, Rule::Same) => (false, dtype),
     };
@@ -208,7 +205,9 @@ fn one(call: &mut Call<'_>, rule: Rule, float: fn(f64) -> f64, int: Option<fn(i1
     finish(call, &operands, &input.sizes, result, data)
 }
 
-fn two(call: &mut Call<'_>, rule: Rule) -> Done {
+/// Evaluates a function of two elements.
+pub fn two(call: &mut Call<'_>, kind: BinaryKind) -> Done {
+    let rule = binary(kind);
     let (left, right) = (operand(call, 0, &["self", "input", "a"])?, operand(call, 1, &["other", "exponent", "b"])?);
     let (Some(left), Some(right)) = (left, right) else { return Ok(None) };
     let operands = [left, right];
@@ -219,7 +218,7 @@ fn two(call: &mut Call<'_>, rule: Rule) -> Done {
     let rounding = call.args.get("rounding_mode").and_then(Arg::as_str);
     let result = match rule {
         Rule::Truth => DType::Bool,
-        _ if call.namespace.is_empty() => first_dtype(&operands).unwrap_or(common),
+        _ if call.is_native() => first_dtype(&operands).unwrap_or(common),
         Rule::Float if class(common) != Class::Float && rounding.is_none() => DType::F32,
         Rule::Same | Rule::Float => common,
     };
@@ -233,11 +232,11 @@ fn two(call: &mut Call<'_>, rule: Rule) -> Done {
     let (left, right) = (load(call, &operands[0], &sizes, float)?, load(call, &operands[1], &sizes, float)?);
     let data = match (left, right) {
         (Data::Float(left), Data::Float(right)) => {
-            let apply = float_function(call.base, rounding, alpha.float());
+            let apply = float_function(kind, rounding, alpha.float());
             Data::Float(left.into_iter().zip(right).map(|(x, y)| apply(x, y)).collect())
         }
         (Data::Int(left), Data::Int(right)) => {
-            let apply = int_function(call.base, rounding, i128::from(alpha.int()));
+            let apply = int_function(kind, rounding, i128::from(alpha.int()));
             let values: Option<Vec<i128>> = left.into_iter().zip(right).map(|(x, y)| apply(x, y)).collect();
             Data::Int(values.ok_or_else(|| Fault::Undefined("integers divided by zero".to_owned()))?)
         }
@@ -253,41 +252,41 @@ fn extreme(x: f64, y: f64, larger: bool) -> f64 {
     if larger { x.max(y) } else { x.min(y) }
 }
 
-fn float_function(base: &str, rounding: Option<&str>, alpha: f64) -> Box<dyn Fn(f64, f64) -> f64> {
+fn float_function(kind: BinaryKind, rounding: Option<&str>, alpha: f64) -> Box<dyn Fn(f64, f64) -> f64> {
     let truth =
         |test: fn(f64, f64) -> bool| -> Box<dyn Fn(f64, f64) -> f64> { Box::new(move |x, y| f64::from(test(x, y))) };
     let remainder = |x: f64, y: f64| {
         let rest = x % y;
         if rest != 0.0 && (rest < 0.0) != (y < 0.0) { rest + y } else { rest }
     };
-    match (base, rounding) {
-        ("add", _) => Box::new(move |x, y| x + alpha * y),
-        ("sub", _) => Box::new(move |x, y| x - alpha * y),
-        ("rsub", _) => Box::new(move |x, y| y - alpha * x),
-        ("mul", _) => Box::new(|x, y| x * y),
-        ("pow", _) => Box::new(f64::powf),
-        ("maximum", _) => Box::new(|x, y| extreme(x, y, true)),
-        ("minimum", _) => Box::new(|x, y| extreme(x, y, false)),
-        ("floor_divide", _) | (_, Some("floor")) => Box::new(|x, y| (x / y).floor()),
+    match (kind, rounding) {
+        (BinaryKind::Add, _) => Box::new(move |x, y| x + alpha * y),
+        (BinaryKind::Sub, _) => Box::new(move |x, y| x - alpha * y),
+        (BinaryKind::Rsub, _) => Box::new(move |x, y| y - alpha * x),
+        (BinaryKind::Mul, _) => Box::new(|x, y| x * y),
+        (BinaryKind::Pow, _) => Box::new(f64::powf),
+        (BinaryKind::Maximum, _) => Box::new(|x, y| extreme(x, y, true)),
+        (BinaryKind::Minimum, _) => Box::new(|x, y| extreme(x, y, false)),
+        (BinaryKind::FloorDivide, _) | (_, Some("floor")) => Box::new(|x, y| (x / y).floor()),
         (_, Some("trunc")) => Box::new(|x, y| (x / y).trunc()),
-        ("div" | "divide" | "true_divide", _) => Box::new(|x, y| x / y),
-        ("remainder", _) => Box::new(remainder),
-        ("fmod", _) => Box::new(|x, y| x % y),
-        ("eq", _) => truth(|x, y| x == y),
-        ("ne", _) => truth(|x, y| x != y),
-        ("lt", _) => truth(|x, y| x < y),
-        ("le", _) => truth(|x, y| x <= y),
-        ("gt", _) => truth(|x, y| x > y),
-        ("ge", _) => truth(|x, y| x >= y),
-        ("logical_and", _) => truth(|x, y| x != 0.0 && y != 0.0),
-        ("logical_or", _) => truth(|x, y| x != 0.0 || y != 0.0),
-        ("logical_xor", _) => truth(|x, y| (x != 0.0) != (y != 0.0)),
+        (BinaryKind::Div, _) => Box::new(|x, y| x / y),
+        (BinaryKind::Remainder, _) => Box::new(remainder),
+        (BinaryKind::Fmod, _) => Box::new(|x, y| x % y),
+        (BinaryKind::Eq, _) => truth(|x, y| x == y),
+        (BinaryKind::Ne, _) => truth(|x, y| x != y),
+        (BinaryKind::Lt, _) => truth(|x, y| x < y),
+        (BinaryKind::Le, _) => truth(|x, y| x <= y),
+        (BinaryKind::Gt, _) => truth(|x, y| x > y),
+        (BinaryKind::Ge, _) => truth(|x, y| x >= y),
+        (BinaryKind::LogicalAnd, _) => truth(|x, y| x != 0.0 && y != 0.0),
+        (BinaryKind::LogicalOr, _) => truth(|x, y| x != 0.0 || y != 0.0),
+        (BinaryKind::LogicalXor, _) => truth(|x, y| (x != 0.0) != (y != 0.0)),
         // Bits of floats: refused by PyTorch.
-        _ => Box::new(|_, _| f64::NAN),
+        (BinaryKind::BitAnd | BinaryKind::BitOr | BinaryKind::BitXor, _) => Box::new(|_, _| f64::NAN),
     }
 }
 
-fn int_function(base: &str, rounding: Option<&str>, alpha: i128) -> Box<dyn Fn(i128, i128) -> Option<i128>> {
+fn int_function(kind: BinaryKind, rounding: Option<&str>, alpha: i128) -> Box<dyn Fn(i128, i128) -> Option<i128>> {
     let truth = |test: fn(i128, i128) -> bool| -> Box<dyn Fn(i128, i128) -> Option<i128>> {
         Box::new(move |x, y| Some(i128::from(test(x, y))))
     };
@@ -295,31 +294,32 @@ fn int_function(base: &str, rounding: Option<&str>, alpha: i128) -> Box<dyn Fn(i
         let quotient = x.checked_div(y)?;
         Some(if x % y != 0 && (x < 0) != (y < 0) { quotient - 1 } else { quotient })
     };
-    match (base, rounding) {
-        ("add", _) => Box::new(move |x, y| Some(x.wrapping_add(alpha.wrapping_mul(y)))),
-        ("sub", _) => Box::new(move |x, y| Some(x.wrapping_sub(alpha.wrapping_mul(y)))),
-        ("rsub", _) => Box::new(move |x, y| Some(y.wrapping_sub(alpha.wrapping_mul(x)))),
-        ("mul", _) => Box::new(|x, y| Some(x.wrapping_mul(y))),
-        ("pow", _) => Box::new(|x, y| Some(u32::try_from(y).map_or(i128::from(x == 1), |y| x.wrapping_pow(y)))),
-        ("maximum", _) => Box::new(|x, y| Some(x.max(y))),
-        ("minimum", _) => Box::new(|x, y| Some(x.min(y))),
-        ("fmod", _) => Box::new(i128::checked_rem),
-        ("remainder", _) => Box::new(move |x, y| Some(x - floor(x, y)? * y)),
+    match (kind, rounding) {
+        (BinaryKind::Add, _) => Box::new(move |x, y| Some(x.wrapping_add(alpha.wrapping_mul(y)))),
+        (BinaryKind::Sub, _) => Box::new(move |x, y| Some(x.wrapping_sub(alpha.wrapping_mul(y)))),
+        (BinaryKind::Rsub, _) => Box::new(move |x, y| Some(y.wrapping_sub(alpha.wrapping_mul(x)))),
+        (BinaryKind::Mul, _) => Box::new(|x, y| Some(x.wrapping_mul(y))),
+        (BinaryKind::Pow, _) => {
+            Box::new(|x, y| Some(u32::try_from(y).map_or(i128::from(x == 1), |y| x.wrapping_pow(y))))
+        }
+        (BinaryKind::Maximum, _) => Box::new(|x, y| Some(x.max(y))),
+        (BinaryKind::Minimum, _) => Box::new(|x, y| Some(x.min(y))),
+        (BinaryKind::Fmod, _) => Box::new(i128::checked_rem),
+        (BinaryKind::Remainder, _) => Box::new(move |x, y| Some(x - floor(x, y)? * y)),
         (_, Some("trunc")) => Box::new(i128::checked_div),
-        ("floor_divide" | "div" | "divide", _) => Box::new(floor),
-        ("bitwise_and" | "__and__", _) => Box::new(|x, y| Some(x & y)),
-        ("bitwise_or" | "__or__", _) => Box::new(|x, y| Some(x | y)),
-        ("bitwise_xor" | "__xor__", _) => Box::new(|x, y| Some(x ^ y)),
-        ("eq", _) => truth(|x, y| x == y),
-        ("ne", _) => truth(|x, y| x != y),
-        ("lt", _) => truth(|x, y| x < y),
-        ("le", _) => truth(|x, y| x <= y),
-        ("gt", _) => truth(|x, y| x > y),
-        ("ge", _) => truth(|x, y| x >= y),
-        ("logical_and", _) => truth(|x, y| x != 0 && y != 0),
-        ("logical_or", _) => truth(|x, y| x != 0 || y != 0),
-        ("logical_xor", _) => truth(|x, y| (x != 0) != (y != 0)),
-        _ => Box::new(|_, _| None),
+        (BinaryKind::FloorDivide | BinaryKind::Div, _) => Box::new(floor),
+        (BinaryKind::BitAnd, _) => Box::new(|x, y| Some(x & y)),
+        (BinaryKind::BitOr, _) => Box::new(|x, y| Some(x | y)),
+        (BinaryKind::BitXor, _) => Box::new(|x, y| Some(x ^ y)),
+        (BinaryKind::Eq, _) => truth(|x, y| x == y),
+        (BinaryKind::Ne, _) => truth(|x, y| x != y),
+        (BinaryKind::Lt, _) => truth(|x, y| x < y),
+        (BinaryKind::Le, _) => truth(|x, y| x <= y),
+        (BinaryKind::Gt, _) => truth(|x, y| x > y),
+        (BinaryKind::Ge, _) => truth(|x, y| x >= y),
+        (BinaryKind::LogicalAnd, _) => truth(|x, y| x != 0 && y != 0),
+        (BinaryKind::LogicalOr, _) => truth(|x, y| x != 0 || y != 0),
+        (BinaryKind::LogicalXor, _) => truth(|x, y| (x != 0) != (y != 0)),
     }
 }
 
@@ -329,7 +329,8 @@ fn loaded(call: &Call<'_>, operands: &[Operand], dtype: DType, sizes: &[usize]) 
     operands.iter().map(|operand| load(call, operand, sizes, float)).collect()
 }
 
-fn select(call: &mut Call<'_>) -> Done {
+/// Evaluates `where`.
+pub fn select(call: &mut Call<'_>) -> Done {
     let test = operand(call, 0, &["condition", "pred"])?;
     let (left, right) = (operand(call, 1, &["self", "input", "a"])?, operand(call, 2, &["other", "b"])?);
     let (Some(test), Some(left), Some(right)) = (test, left, right) else { return Ok(None) };
@@ -349,12 +350,13 @@ fn pick<T: Copy>(test: &[i128], x: &[T], y: &[T]) -> Vec<T> {
     test.iter().zip(x.iter().zip(y)).map(|(&test, (&x, &y))| if test != 0 { x } else { y }).collect()
 }
 
-fn clamp(call: &mut Call<'_>) -> Done {
+/// Evaluates a clamp.
+pub fn clamp(call: &mut Call<'_>, kind: ClampKind) -> Done {
     let Some(input) = operand(call, 0, &["self"])? else { return Ok(None) };
-    let (low, high) = match call.base {
-        "clamp_min" => (operand(call, 1, &["min"])?, None),
-        "clamp_max" => (None, operand(call, 1, &["max"])?),
-        _ => (operand(call, 1, &["min"])?, operand(call, 2, &["max"])?),
+    let (low, high) = match kind {
+        ClampKind::Min => (operand(call, 1, &["min"])?, None),
+        ClampKind::Max => (None, operand(call, 1, &["max"])?),
+        ClampKind::Both => (operand(call, 1, &["min"])?, operand(call, 2, &["max"])?),
     };
     let operands: Vec<Operand> = [Some(input), low.clone(), high.clone()].into_iter().flatten().collect();
     let (dtype, sizes) = (result_dtype(&operands)?, shape(&operands)?);
@@ -375,8 +377,8 @@ fn clamp(call: &mut Call<'_>) -> Done {
     data.map_or(Ok(None), |data| finish(call, &operands, &sizes, dtype, data))
 }
 
-/// `fma(a, b, c)`, `addcmul(c, a, b)`, `addcdiv(c, a, b)`.
-fn ternary(call: &mut Call<'_>) -> Done {
+/// Evaluates `fma(a, b, c)`, `addcmul(c, a, b)`, `addcdiv(c, a, b)`.
+pub fn ternary(call: &mut Call<'_>, kind: TernaryKind) -> Done {
     let mut operands = Vec::new();
     for position in 0..3 {
         operands.extend(operand(call, position, &[])?);
@@ -391,16 +393,17 @@ fn ternary(call: &mut Call<'_>) -> Done {
     let (dtype, sizes) = (result_dtype(&operands)?, shape(&operands)?);
     let values = loaded(call, &operands, dtype, &sizes)?;
     let [Data::Float(a), Data::Float(b), Data::Float(c)] = values.as_slice() else { return Ok(None) };
-    let apply = |((&a, &b), &c): ((&f64, &f64), &f64)| match call.base {
-        "fma" => a * b + c,
-        "addcmul" => a + scale * b * c,
-        _ => a + scale * b / c,
+    let apply = |((&a, &b), &c): ((&f64, &f64), &f64)| match kind {
+        TernaryKind::Fma => a * b + c,
+        TernaryKind::Addcmul => a + scale * b * c,
+        TernaryKind::Addcdiv => a + scale * b / c,
     };
     let data = Data::Float(a.iter().zip(b).zip(c).map(apply).collect());
     finish(call, &operands, &sizes, dtype, data)
 }
 
-fn threshold_backward(call: &mut Call<'_>) -> Done {
+/// Evaluates `threshold_backward`.
+pub fn threshold_backward(call: &mut Call<'_>) -> Done {
     let (grad, input) = (operand(call, 0, &["grad_output"])?, operand(call, 1, &["self"])?);
     let (Some(grad), Some(input), Some(Operand::Number(limit))) = (grad, input, operand(call, 2, &["threshold"])?)
     else {

@@ -4,28 +4,22 @@ use super::call::{Call, Done, wrap_dim};
 use super::memory::Fault;
 use super::symbols::{floor_div, modulo};
 use super::value::{Scalar, Value};
-
-/// Evaluates an operator that reads sizes or computes with numbers.
-pub fn scalars(call: &mut Call<'_>) -> Done {
-    match call.base {
-        "sym_size" | "sym_numel" | "sym_stride" | "sym_storage_offset" | "size" | "numel" | "stride"
-        | "storage_offset" | "dim" => shape_reader(call),
-        _ => arithmetic(call),
-    }
-}
+use bucketeer::ir::DType;
+use bucketeer::ir::operators::{BinaryKind, CastKind, NumberKind, OperatorId, ReduceKind, SizeKind, UnaryKind};
 
 fn int(value: usize) -> Value {
     Value::Scalar(Scalar::Int(i64::try_from(value).unwrap_or(i64::MAX)))
 }
 
-fn shape_reader(call: &Call<'_>) -> Done {
+/// Evaluates an operator that reads how large a tensor is, or how it lies.
+pub fn size(call: &Call<'_>, kind: SizeKind) -> Done {
     let Some(input) = call.first()? else { return Ok(None) };
-    let list = match call.base {
-        "sym_numel" | "numel" => return Ok(Some(int(input.elements()))),
-        "sym_storage_offset" | "storage_offset" => return Ok(Some(int(input.offset))),
-        "dim" => return Ok(Some(int(input.sizes.len()))),
-        "sym_stride" | "stride" => &input.strides,
-        _ => &input.sizes,
+    let list = match kind {
+        SizeKind::Elements => return Ok(Some(int(input.elements()))),
+        SizeKind::Offset => return Ok(Some(int(input.offset))),
+        SizeKind::Rank => return Ok(Some(int(input.sizes.len()))),
+        SizeKind::Strides => &input.strides,
+        SizeKind::Sizes => &input.sizes,
     };
     Ok(Some(match call.int_arg(call.arg(1, &["dim"]))? {
         None => Value::Tuple(list.iter().copied().map(int).collect()),
@@ -38,9 +32,8 @@ fn shape_reader(call: &Call<'_>) -> Done {
 }
 
 /// `operator.add(a, b)`, `torch.sym_max(a, b)` and the like, on numbers alone.
-fn arithmetic(call: &Call<'_>) -> Done {
-    if !call.namespace.is_empty() && !matches!(call.namespace, "operator" | "_operator" | "torch" | "math" | "builtins")
-    {
+pub fn arithmetic(call: &Call<'_>, operator: OperatorId) -> Done {
+    if !matches!(call.operator.namespace(), "" | "operator" | "_operator" | "torch" | "math" | "builtins") {
         return Ok(None);
     }
     let mut numbers = Vec::new();
@@ -51,64 +44,85 @@ fn arithmetic(call: &Call<'_>) -> Done {
         }
     }
     let value = match *numbers.as_slice() {
-        [a] => unary(call.base, a),
-        [a, b] => binary(call.base, a, b),
+        [a] => unary(operator, a),
+        [a, b] => binary(operator, a, b),
         _ => None,
     };
     Ok(value.map(Value::Scalar))
 }
 
-fn unary(base: &str, a: Scalar) -> Option<Scalar> {
-    Some(match (base, a) {
-        ("neg", Scalar::Float(value)) => Scalar::Float(-value),
-        ("neg", _) => Scalar::Int(a.int().checked_neg()?),
-        ("pos" | "sym_int" | "int", _) => Scalar::Int(a.int()),
-        ("sym_float" | "float", _) => Scalar::Float(a.float()),
-        ("sym_not" | "not_", _) => Scalar::Bool(a.float() == 0.0),
-        ("floor", _) => Scalar::Int(a.float().floor() as i64),
-        ("ceil", _) => Scalar::Int(a.float().ceil() as i64),
-        ("sqrt" | "_sym_sqrt", _) => Scalar::Float(a.float().sqrt()),
+fn unary(operator: OperatorId, a: Scalar) -> Option<Scalar> {
+    Some(match (operator, a) {
+        (OperatorId::Unary(UnaryKind::Neg), Scalar::Float(value)) => Scalar::Float(-value),
+        (OperatorId::Unary(UnaryKind::Neg), _) => Scalar::Int(a.int().checked_neg()?),
+        (OperatorId::Number(NumberKind::Int) | OperatorId::Cast(CastKind::Dtype(DType::I32)), _) => {
+            Scalar::Int(a.int())
+        }
+        (OperatorId::Number(NumberKind::Float) | OperatorId::Cast(CastKind::Dtype(DType::F32)), _) => {
+            Scalar::Float(a.float())
+        }
+        (OperatorId::Number(NumberKind::Not), _) => Scalar::Bool(a.float() == 0.0),
+        (OperatorId::Unary(UnaryKind::Floor), _) => Scalar::Int(a.float().floor() as i64),
+        (OperatorId::Unary(UnaryKind::Ceil), _) => Scalar::Int(a.float().ceil() as i64),
+        (OperatorId::Unary(UnaryKind::Sqrt) | OperatorId::Number(NumberKind::Sqrt), _) => {
+            Scalar::Float(a.float().sqrt())
+        }
         _ => return None,
     })
 }
 
-fn binary(base: &str, a: Scalar, b: Scalar) -> Option<Scalar> {
-    let truth = |value| Some(Scalar::Bool(value));
-    match base {
-        "eq" => return truth(a.float() == b.float()),
-        "ne" => return truth(a.float() != b.float()),
-        "lt" => return truth(a.float() < b.float()),
-        "le" => return truth(a.float() <= b.float()),
-        "gt" => return truth(a.float() > b.float()),
-        "ge" => return truth(a.float() >= b.float()),
-        "truediv" => return Some(Scalar::Float(a.float() / b.float())),
-        _ => {}
+fn binary(operator: OperatorId, a: Scalar, b: Scalar) -> Option<Scalar> {
+    if let OperatorId::Binary(kind) = operator
+        && let Some(holds) = compared(kind, a.float(), b.float())
+    {
+        return Some(Scalar::Bool(holds));
+    }
+    if operator == OperatorId::Number(NumberKind::TrueDiv) {
+        return Some(Scalar::Float(a.float() / b.float()));
     }
     if matches!((a, b), (Scalar::Float(_), _) | (_, Scalar::Float(_))) {
-        let (x, y) = (a.float(), b.float());
-        return Some(Scalar::Float(match base {
-            "add" => x + y,
-            "sub" => x - y,
-            "mul" => x * y,
-            "floordiv" => (x / y).floor(),
-            "pow" => x.powf(y),
-            "sym_max" | "max" => x.max(y),
-            "sym_min" | "min" => x.min(y),
-            _ => return None,
-        }));
+        return floats(operator, a.float(), b.float()).map(Scalar::Float);
     }
-    let (x, y) = (a.int(), b.int());
-    Some(Scalar::Int(match base {
-        "add" => x.checked_add(y)?,
-        "sub" => x.checked_sub(y)?,
-        "mul" => x.checked_mul(y)?,
-        "floordiv" => floor_div(x, y)?,
-        "mod" => modulo(x, y)?,
-        "pow" => x.checked_pow(u32::try_from(y).ok()?)?,
-        "sym_max" | "max" => x.max(y),
-        "sym_min" | "min" => x.min(y),
-        "and_" => x & y,
-        "or_" => x | y,
+    ints(operator, a.int(), b.int()).map(Scalar::Int)
+}
+
+fn compared(kind: BinaryKind, x: f64, y: f64) -> Option<bool> {
+    Some(match kind {
+        BinaryKind::Eq => x == y,
+        BinaryKind::Ne => x != y,
+        BinaryKind::Lt => x < y,
+        BinaryKind::Le => x <= y,
+        BinaryKind::Gt => x > y,
+        BinaryKind::Ge => x >= y,
         _ => return None,
-    }))
+    })
+}
+
+fn floats(operator: OperatorId, x: f64, y: f64) -> Option<f64> {
+    Some(match operator {
+        OperatorId::Binary(BinaryKind::Add) => x + y,
+        OperatorId::Binary(BinaryKind::Sub) => x - y,
+        OperatorId::Binary(BinaryKind::Mul) => x * y,
+        OperatorId::Binary(BinaryKind::Pow) => x.powf(y),
+        OperatorId::Number(NumberKind::FloorDiv) => (x / y).floor(),
+        OperatorId::Number(NumberKind::Max) | OperatorId::Reduce(ReduceKind::Max) => x.max(y),
+        OperatorId::Number(NumberKind::Min) | OperatorId::Reduce(ReduceKind::Min) => x.min(y),
+        _ => return None,
+    })
+}
+
+fn ints(operator: OperatorId, x: i64, y: i64) -> Option<i64> {
+    Some(match operator {
+        OperatorId::Binary(BinaryKind::Add) => x.checked_add(y)?,
+        OperatorId::Binary(BinaryKind::Sub) => x.checked_sub(y)?,
+        OperatorId::Binary(BinaryKind::Mul) => x.checked_mul(y)?,
+        OperatorId::Binary(BinaryKind::Pow) => x.checked_pow(u32::try_from(y).ok()?)?,
+        OperatorId::Number(NumberKind::FloorDiv) => floor_div(x, y)?,
+        OperatorId::Number(NumberKind::Mod) => modulo(x, y)?,
+        OperatorId::Number(NumberKind::Max) | OperatorId::Reduce(ReduceKind::Max) => x.max(y),
+        OperatorId::Number(NumberKind::Min) | OperatorId::Reduce(ReduceKind::Min) => x.min(y),
+        OperatorId::Number(NumberKind::And) => x & y,
+        OperatorId::Number(NumberKind::Or) => x | y,
+        _ => return None,
+    })
 }

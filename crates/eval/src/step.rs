@@ -6,7 +6,7 @@ use super::machine::Machine;
 use super::output::{Output, OutputTensor};
 use super::value::Value;
 use super::{EvalError, EvalOptions};
-use bucketeer::ir::optable::effects;
+use bucketeer::ir::operators::effects;
 use bucketeer::ir::{Args, Graph, NodeId, Op, TensorType, Type, TypeId};
 
 /// What one rank carries from call to call.

@@ -2,7 +2,7 @@
 
 use super::{Alias, Effects, Fence, Reader, has_memory};
 use crate::ir::bodies::called_graphs;
-use crate::ir::optable::split_target;
+use crate::ir::operators::split_target;
 use crate::ir::{Graph, NodeId, Op};
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;

@@ -3,7 +3,7 @@
 use super::{Play, Player, Verdict, different, prove, undecided};
 use crate::check::effects::has_memory;
 use crate::check::terms::Val;
-use crate::ir::optable::split_target;
+use crate::ir::operators::split_target;
 use crate::ir::{Arg, NodeId, Op};
 use crate::program::{Operand, Run};
 

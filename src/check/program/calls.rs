@@ -5,7 +5,7 @@ use crate::check::effects::{Alias, Effects, Fence, has_memory};
 use crate::check::layout;
 use crate::check::terms::{Context, Tensor, Term, Val, Value, constant};
 use crate::check::walk::Walked;
-use crate::ir::optable::split_target;
+use crate::ir::operators::split_target;
 use crate::ir::{Arg, Graph, NodeId, Op};
 use crate::program::{BufferId, BufferKind, Compute, Layout, Made, Moves, Operand, Program, Segment, View};
 use hashbrown::HashMap;

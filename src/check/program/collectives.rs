@@ -5,7 +5,7 @@ use crate::check::exchange;
 use crate::check::int::{Int, product};
 use crate::check::layout;
 use crate::check::terms::{GroupKey, Tensor, Val, Value};
-use crate::ir::optable::split_target;
+use crate::ir::operators::split_target;
 use crate::ir::{Arg, CollectiveKind, DType, NodeId, Op, ReduceOp};
 use crate::program::{self, CommOp, Part, Path};
 

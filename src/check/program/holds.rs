@@ -3,7 +3,7 @@
 use super::{Play, Player, different, undecided};
 use crate::check::memory::attribute;
 use crate::check::terms::{Val, Value};
-use crate::ir::optable::split_target;
+use crate::ir::operators::split_target;
 use crate::ir::{Arg, Graph, NodeId, Op};
 use crate::program::{HostId, Layout, Operand, View};
 use smallvec::SmallVec;
@@ -152,7 +152,7 @@ fn place(arg: &Arg, rank: usize) -> Option<usize> {
 }
 
 fn turned(layout: &Layout, order: &[usize]) -> Layout {
-    let pick = |list: &SmallVec<[u64; 4]>| order.iter().map(|&dim| list[dim]).collect();
+    let pick = |list: &[u64]| order.iter().map(|&dim| list[dim]).collect();
     Layout { dtype: layout.dtype, shape: pick(&layout.shape), strides: pick(&layout.strides) }
 }
 

@@ -3,7 +3,7 @@
 use super::{Step, Walk};
 use crate::check::effects::{Effects, Placement};
 use crate::check::terms::{Term, Val, Value};
-use crate::ir::optable::split_target;
+use crate::ir::operators::split_target;
 use crate::ir::{Arg, NodeId, Op, Type};
 
 impl Walk<'_, '_> {

@@ -1,13 +1,14 @@
 //! Where values lie in memory: which operators copy, and which memory a value is in.
 
 use super::Walk;
+use super::elements::element_index;
 use crate::check::effects::Alias;
 use crate::check::flat::{Flat, Piece};
 use crate::check::int::{Int, ONE, ZERO};
 use crate::check::layout::{self, tensor_of};
 use crate::check::pattern::{self, Pattern};
 use crate::check::terms::{Tensor, Term, Val, Value, element, shape_of};
-use crate::ir::optable::{element_index, split_target};
+use crate::ir::operators::split_target;
 use crate::ir::{Name, NodeId, Op, TensorType};
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;

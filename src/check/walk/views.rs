@@ -1,12 +1,13 @@
 //! Views of memory that is written.
 
+use super::elements::element_index;
 use super::strides::copies_by_layout;
 use super::{Step, Walk, fault, undecided};
 use crate::check::effects::{Alias, Effects, Placement};
 use crate::check::flat::{Leaf, Piece};
 use crate::check::layout;
 use crate::check::terms::{Term, Val, Value};
-use crate::ir::optable::{element_index, split_target};
+use crate::ir::operators::split_target;
 use crate::ir::{Name, NodeId};
 
 impl Walk<'_, '_> {

@@ -4,7 +4,7 @@ use super::strides::copies_by_layout;
 use super::{Step, Walk};
 use crate::check::effects::Placement;
 use crate::check::terms::Value;
-use crate::ir::optable::split_target;
+use crate::ir::operators::split_target;
 use crate::ir::{Name, NodeId};
 
 impl Walk<'_, '_> {

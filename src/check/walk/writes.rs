@@ -5,7 +5,7 @@ use crate::check::effects::{Alias, Effects, has_memory};
 use crate::check::int::Int;
 use crate::check::layout::{self, tensor_of};
 use crate::check::terms::{Tensor, Term, Val, Value};
-use crate::ir::optable::split_target;
+use crate::ir::operators::split_target;
 use crate::ir::{Arg, Name, NodeId, Type};
 
 impl Walk<'_, '_> {

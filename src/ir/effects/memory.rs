@@ -3,8 +3,8 @@
 use crate::ir::entities::{Name, NodeId};
 use crate::ir::graph::Graph;
 use crate::ir::operators::Lookup;
+use crate::ir::operators::{self, Alias, Effects, Fence, Placement};
 use crate::ir::ops::{Op, Variant};
-use crate::ir::optable::{self, Alias, Effects, Fence, Placement};
 
 /// Which values may share storage, and what happens to it.
 #[derive(Debug)]
@@ -34,9 +34,9 @@ impl EffectTable {
         let lookup = Lookup::new(&graph.operators);
         for &id in graph.order() {
             let node = graph.node(id);
-            let key = (node.op, node.args, optable::converts(graph, id));
+            let key = (node.op, node.args, operators::converts(graph, id));
             let index = known.get(&key).copied().unwrap_or_else(|| {
-                let effects = optable::effects_with(&lookup, graph, id);
+                let effects = operators::effects_with(&lookup, graph, id);
                 let index = table.distinct.len() as u32;
                 // What is assumed of a call depends on the types of its operands.
                 if effects.assumed && graph.operands(id).is_empty() {
@@ -111,7 +111,7 @@ fn parted(graph: &Graph) -> Vec<bool> {
     parted.resize(graph.arena_len(), false);
     for &id in graph.order() {
         parted[id.index()] = is_list(id);
-        if optable::element_index(graph, id).is_none() {
+        if operators::element_index(graph, id).is_none() {
             graph.operands(id).iter().for_each(|operand| parted[operand.index()] = false);
         }
     }
@@ -136,7 +136,7 @@ impl Memory {
             let operands = graph.operands(id);
             // Tensors of a list are apart.
             let list = operands.first().copied().filter(|list| parted.get(list.index()) == Some(&true));
-            if let (Some(list), Some(index)) = (list, optable::element_index(graph, id)) {
+            if let (Some(list), Some(index)) = (list, operators::element_index(graph, id)) {
                 // What was waited for in a list is what it was.
                 let waited = graph.operands(list).get(index as usize).filter(|_| graph.waits_for_list(list));
                 let first = *elements.entry((list, index)).or_insert(waited.copied().unwrap_or(id));

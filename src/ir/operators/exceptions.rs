@@ -2,7 +2,7 @@
 
 use super::reading::{Bound, add_writes, alias_of};
 use crate::ir::args::Arg;
-use crate::ir::optable::{Alias, Effects, Fence, Placement};
+use crate::ir::operators::{Alias, Effects, Fence, Placement};
 
 /// Operators with statistics that they update while training: their schemas leave the arguments unmarked, since autograd
 /// treats the statistics as buffers. The parameter that says whether they train.

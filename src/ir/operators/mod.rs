@@ -1,24 +1,44 @@
-//! What is known of operators: what PyTorch's schemas say, what they leave out, what Python's names for them do, and what
-//! users declare.
+//! What is known of operators: what PyTorch's schemas say, what they leave out, what Python's names for them do, what users
+//! declare, and what those names mean that somebody looks at more closely.
 //!
-//! The first of these that knows an operator counts: a declaration, then the table of PyTorch's operators with what
+//! *Meaning.* `rows.rs` is the table of names: what an operator means ([`OperatorId`]), and what type its value has where
+//! text states none. Each target is looked up once ([`Graph::operator`](super::Graph::operator)); verifier, passes, lowering
+//! and evaluator match on the id. The checker has a reading of its own (`check/signature.rs`), so that a proof does not rest
+//! on this table.
+//!
+//! *Effects.* The first of these that knows an operator counts: a declaration, then the table of PyTorch's operators with what
 //! `exceptions.rs` adds to it, then `python.rs`. What none of them knows **may** do anything that an operator can: it may write
 //! and alias the tensors that it is given and may draw random numbers ([`Effects::assumed`]). That it does not communicate is
 //! an assumption that verdicts name.
 
 mod declared;
+mod effects;
 mod exceptions;
+mod id;
 mod python;
 mod reading;
+mod rows;
 mod schema;
+mod strides;
 mod table;
+mod target;
+mod types;
 mod views;
 
 pub use declared::{DeclareError, Operators};
-pub use views::{TORCH_NAMESPACES, ViewKind, view_kind};
+pub use effects::{Alias, Effects, Fence, Placement, call_effects, effects, element_index, pure_cast};
+pub(super) use effects::{converts, effects_with};
+pub use id::{
+    BinaryKind, CastKind, ClampKind, CommunicateKind, CreateKind, Model, NumberKind, OperatorId, ReduceKind, SizeKind,
+    TernaryKind, UnaryKind,
+};
+pub use strides::{must_copy, view_strides};
+pub(super) use target::Resolved;
+pub use target::{NUMBER_NAMESPACES, Operator, TORCH_NAMESPACES, split_target};
+pub use types::{collective_result, infer_type};
+pub use views::ViewKind;
 
 use super::args::{Arg, Args};
-use super::optable::{Alias, Effects, Fence};
 use hashbrown::HashMap;
 use reading::{Bound, Form, either};
 use rustc_hash::FxBuildHasher;

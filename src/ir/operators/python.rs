@@ -4,7 +4,7 @@
 use super::reading::{Form, Operands};
 use super::{Entry, Lookup, unknown};
 use crate::ir::args::{Arg, Args};
-use crate::ir::optable::{Alias, Effects, Fence, Placement};
+use crate::ir::operators::{Alias, Effects, Fence, Placement};
 
 /// Methods that are no operator, or do more than the operator of their name, and whose result is or may be the tensor
 /// itself.

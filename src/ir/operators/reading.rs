@@ -1,12 +1,12 @@
 //! From a signature and the arguments of a call to its effects.
 
 use super::schema::{AliasSet, Parameter, Return, Signature};
+use crate::ir::Short;
 use crate::ir::args::{Arg, Args};
-use crate::ir::optable::{Alias, Effects, Fence};
-use smallvec::SmallVec;
+use crate::ir::operators::{Alias, Effects, Fence};
 
 /// Operands, by index.
-pub(super) type Operands = SmallVec<[u32; 1]>;
+pub(super) type Operands = Short<u32, 1>;
 
 /// How a call's arguments are written down.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -83,7 +83,7 @@ impl<'s, 'a> Bound<'s, 'a> {
             Return::In(set) => Some(set),
             Return::Fresh | Return::Other => None,
         });
-        let sets: SmallVec<[&AliasSet; 2]> = sets.collect();
+        let sets: Short<&AliasSet, 2> = sets.collect();
         let shared = self.operands(|p| p.tensors && sets.iter().any(|set| may_share(p, set)));
         let fence = if signature.flags.communicates {
             Fence::Full

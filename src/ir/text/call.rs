@@ -11,8 +11,8 @@ use super::{MAX_DEPTH, TextError};
 use crate::ir::args::{Arg, Args};
 use crate::ir::entities::NodeId;
 use crate::ir::graph::Meta;
+use crate::ir::operators::split_target;
 use crate::ir::ops::{Collective, CollectiveKind, Op, ReduceOp, Variant};
-use crate::ir::optable::split_target;
 use crate::ir::types::{DType, Type};
 
 /// Arguments with a name.

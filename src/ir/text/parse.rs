@@ -7,7 +7,7 @@ use super::{MAX_DEPTH, TextError};
 use crate::ir::args::Arg;
 use crate::ir::entities::{GroupId, NodeId, RegionId};
 use crate::ir::graph::{ControlEdge, Graph, Region, RegionKind, Strength};
-use crate::ir::infer::infer_type;
+use crate::ir::operators::infer_type;
 use crate::ir::ops::{GlobalRank, Op};
 use crate::ir::symexpr::SymExpr;
 use crate::ir::types::Type;

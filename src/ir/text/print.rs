@@ -7,7 +7,7 @@ use super::parse::kind_of_label;
 use crate::ir::args::{Arg, Args};
 use crate::ir::entities::{Name, NodeId, RegionId};
 use crate::ir::graph::{ControlEdge, Graph, ProcessGroup, Region, RegionKind, Strength};
-use crate::ir::infer::infer_type;
+use crate::ir::operators::infer_type;
 use crate::ir::ops::{Collective, CollectiveKind, Op, Variant};
 use crate::ir::types::{DType, Type};
 use hashbrown::HashSet;

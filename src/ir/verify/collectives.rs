@@ -4,7 +4,7 @@ use super::{NodeName, VerifyError};
 use crate::ir::args::Arg;
 use crate::ir::entities::NodeId;
 use crate::ir::graph::Graph;
-use crate::ir::infer::collective_result;
+use crate::ir::operators::collective_result;
 use crate::ir::ops::{Collective, CollectiveKind, Variant};
 use crate::ir::types::{Dim, TensorType, Type};
 

@@ -6,11 +6,10 @@
 use super::spans::{Pending, Span};
 use super::{NodeName, VerifyError};
 use crate::ir::effects::EffectTable;
-use crate::ir::entities::NodeId;
+use crate::ir::entities::{Name, NodeId};
 use crate::ir::graph::Graph;
+use crate::ir::operators::{Alias, element_index, must_copy};
 use crate::ir::ops::{Collective, Op, Variant};
-use crate::ir::optable::{Alias, element_index, split_target};
-use crate::ir::strides::must_copy;
 
 /// The storages of a value.
 #[derive(Clone, Copy)]
@@ -79,7 +78,7 @@ impl Walk<'_> {
                 self.read_operands(id, errors);
                 self.of[id.index()] = self.start(id, collective);
             }
-            Op::Call(target) => self.call(id, graph.text(target), errors),
+            Op::Call(target) => self.call(id, target, errors),
         }
     }
 
@@ -130,13 +129,15 @@ impl Walk<'_> {
         Storages::List(self.lists.len() as u32 - 1)
     }
 
-    fn call(&mut self, id: NodeId, target: &str, errors: &mut Vec<VerifyError>) {
+    fn call(&mut self, id: NodeId, target: Name, errors: &mut Vec<VerifyError>) {
         let effects = self.effects.get(id).clone();
         let operands = self.graph.operands(id);
         let copies = must_copy(self.graph, id);
-        let (namespace, ..) = split_target(target);
         // What a higher-order operator calls may wait by itself.
-        if (!effects.is_view() || copies) && !effects.shape_only && namespace != "higher_order" {
+        if (!effects.is_view() || copies)
+            && !effects.shape_only
+            && self.graph.operator(target).namespace() != "higher_order"
+        {
             self.read_operands(id, errors);
         }
         let base_storages = match effects.alias {

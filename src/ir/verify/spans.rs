@@ -6,9 +6,8 @@
 use crate::ir::args::{Arg, Args};
 use crate::ir::entities::NodeId;
 use crate::ir::graph::Graph;
-use crate::ir::operators::{ViewKind, view_kind};
+use crate::ir::operators::ViewKind;
 use crate::ir::ops::Op;
-use crate::ir::optable::split_target;
 use crate::ir::types::{Dim, TensorType};
 use std::collections::BTreeMap;
 
@@ -34,9 +33,13 @@ impl Span {
     pub fn of_view(self, graph: &Graph, id: NodeId) -> Self {
         let Op::Call(target) = graph.node(id).op else { return self.somewhere() };
         let operand = graph.operands(id).first().and_then(|&from| graph.tensor(from));
-        let ("aten", base, _) = split_target(graph.text(target)) else { return self.somewhere() };
+        let operator = graph.operator(target);
+        // Others have their arguments in other places, as the native `slice` has.
+        if operator.namespace() != "aten" {
+            return self.somewhere();
+        }
         let Some(from) = operand.filter(|from| self.begins && from.is_dense()) else { return self.somewhere() };
-        match view_kind(base) {
+        match operator.view() {
             Some(kind) if kind.keeps_order() => self,
             Some(kind) => self.of_rows(from, kind, graph.args_of(id)).unwrap_or_else(|| self.somewhere()),
             None => self.somewhere(),

@@ -3,10 +3,10 @@
 use super::build::refuse;
 use super::walk::{Value, Walk};
 use super::{LowerError, LowerOptions, lower};
+use crate::ir::Short;
 use crate::ir::bodies::{BodyCall, body_call, communicating};
 use crate::ir::{Arg, NodeId};
 use crate::program::{Body, Operand, Program, Run, StepKind};
-use smallvec::SmallVec;
 
 impl<'g> Walk<'g> {
     /// A run of the graphs that a node calls. None where it calls none, or not so that a program could; then it is a compute
@@ -23,7 +23,7 @@ impl<'g> Walk<'g> {
         match (step, communicates) {
             (Ok((run, value)), _) => {
                 let effects = self.facts.effects.get(id);
-                let (node, fence) = (self.graph.name_of(id), effects.fence == crate::ir::optable::Fence::Full);
+                let (node, fence) = (self.graph.name_of(id), effects.fence == crate::ir::operators::Fence::Full);
                 match fence {
                     true => self.build.fence(node, StepKind::Run(run)),
                     false => drop(self.build.step(node, StepKind::Run(run))),
@@ -47,12 +47,12 @@ impl<'g> Walk<'g> {
         if !effects.writes.is_empty() {
             return Err("it writes what it is given".to_owned());
         }
-        if effects.alias != crate::ir::optable::Alias::Fresh && self.facts.is_written(id) {
+        if effects.alias != crate::ir::operators::Alias::Fresh && self.facts.is_written(id) {
             return Err("its result may be memory that is written".to_owned());
         }
         let pick = call.pick.map(|arg| self.given(id, arg)).transpose()?;
         let given = call.given.iter().map(|arg| self.given(id, arg)).collect::<Result<Vec<_>, _>>()?;
-        let bodies = call.targets.iter().map(|target| self.body(target)).collect::<Result<SmallVec<_>, _>>()?;
+        let bodies = call.targets.iter().map(|target| self.body(target)).collect::<Result<Short<_, 2>, _>>()?;
         let (buffers, hosts) = (self.build.program.buffers.len(), self.build.program.hosts.len());
         let (made, value) = self.made(id).map_err(|error| error.to_string())?;
         let run = Run { bodies, pick, given, made };

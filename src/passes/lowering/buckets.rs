@@ -4,7 +4,7 @@
 
 use super::LowerOptions;
 use super::facts::Facts;
-use crate::ir::optable::pure_cast;
+use crate::ir::operators::{OperatorId, ViewKind, pure_cast};
 use crate::ir::{Arg, CollectiveKind, NodeId, Op, TensorType, Variant};
 use crate::program::BufferId;
 use hashbrown::HashMap;
@@ -219,7 +219,7 @@ fn taken_apart(facts: &Facts<'_>, launch: NodeId, rows: u64, members: &[Member])
         });
         let same = sizes.len() == members.len()
             && sizes.iter().zip(members).all(|(size, member)| size.as_int() == i64::try_from(member.elements).ok());
-        facts.base(id) == "split_with_sizes" && table && dim == Some(i64::from(gather)) && same
+        facts.view_kind(id) == Some(ViewKind::SplitWithSizes) && table && dim == Some(i64::from(gather)) && same
     };
     let parts = |from: NodeId| {
         facts.readers(from).iter().all(|&reader| {
@@ -247,7 +247,7 @@ fn copied_out(facts: &Facts<'_>, launch: NodeId) -> bool {
         for &reader in facts.readers(id) {
             if facts.graph.node(reader).op == Op::Wait || facts.is_view(reader) {
                 left.push(reader);
-            } else if facts.base(reader) == "clone" {
+            } else if facts.operator(reader) == OperatorId::Clone {
                 any = true;
             } else if !facts.effects.get(reader).shape_only {
                 return false;
@@ -275,7 +275,7 @@ fn root(facts: &Facts<'_>, mut at: NodeId) -> NodeId {
 fn absorb(facts: &mut Facts<'_>, member: &Member, at: u32, absorbed: &mut Map<u32>) {
     let graph = facts.graph;
     let cast = root(facts, member.node);
-    let Some(to) = pure_cast(graph, cast).filter(|_| !facts.base(cast).is_empty()) else { return };
+    let Some(to) = pure_cast(graph, cast) else { return };
     let &[from] = graph.operands(cast) else { return };
     let Some(ty) = graph.tensor(from) else { return };
     let private = facts.readers(cast).len() == 1 && facts.readers(member.node).len() == 1 && facts.makes_tensor(cast);

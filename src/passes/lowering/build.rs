@@ -1,6 +1,7 @@
 //! Makes the parts of a program: buffers, layouts, steps.
 
 use super::LowerError;
+use crate::ir::Short;
 use crate::ir::{Args, DType, Graph, TensorType};
 use crate::program::{
     Buffer, BufferId, BufferKind, CallForm, Collective, Layout, LayoutId, Path, Program, Range, Step, StepId, StepKind,
@@ -8,7 +9,6 @@ use crate::program::{
 };
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
-use smallvec::SmallVec;
 
 /// Buffers lie at multiples of this at least: the longest access of common hardware.
 const LEAST_ALIGN: u64 = 16;
@@ -112,7 +112,7 @@ impl Builder {
 
     /// Adds a step of the compute stream.
     pub fn step(&mut self, node: &str, kind: StepKind) -> StepId {
-        let after = if let StepKind::Wait(of) = kind { SmallVec::from_slice(&[of]) } else { SmallVec::new() };
+        let after = if let StepKind::Wait(of) = kind { Short::from([of]) } else { Short::new() };
         self.push(Step { node: node.into(), stream: Stream::Compute, after, kind })
     }
 
@@ -127,7 +127,7 @@ impl Builder {
         let group = collective.group;
         let (stream, after) = match collective.path {
             Path::Normal => (Stream::Comm(group), self.last_compute.into_iter().collect()),
-            Path::OneShot => (Stream::Compute, SmallVec::new()),
+            Path::OneShot => (Stream::Compute, Short::new()),
         };
         let kind = StepKind::Collective(collective);
         let id = self.push(Step { node: node.into(), stream, after, kind });
@@ -149,8 +149,8 @@ impl Builder {
 
 /// The layout of a type; `None` for what passes 64 bits.
 pub(super) fn layout_of(ty: &TensorType) -> Option<Layout> {
-    let numbers = |dims: &[crate::ir::Dim]| dims.iter().map(crate::ir::Dim::as_const).collect::<Option<SmallVec<_>>>();
-    let shape: SmallVec<[u64; 4]> = numbers(&ty.shape)?;
+    let numbers = |dims: &[crate::ir::Dim]| dims.iter().map(crate::ir::Dim::as_const).collect::<Option<Short<_, 4>>>();
+    let shape: Short<u64, 4> = numbers(&ty.shape)?;
     match &ty.strides {
         Some(strides) => Some(Layout { dtype: ty.dtype, shape, strides: numbers(strides)? }),
         None => Layout::dense(ty.dtype, &shape),

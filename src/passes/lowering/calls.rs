@@ -3,11 +3,10 @@
 use super::LowerError;
 use super::build::refuse;
 use super::walk::{Value, Walk};
-use crate::ir::operators::{ViewKind, view_kind};
-use crate::ir::optable::{Alias, Fence, Placement};
+use crate::ir::Short;
+use crate::ir::operators::{Alias, CommunicateKind, Fence, OperatorId, Placement, ViewKind};
 use crate::ir::{Arg, NodeId, Op, TensorType, Type};
 use crate::program::{BufferKind, CommOp, Compute, Layout, Made, Moves, Operand, Segment, StepKind, View};
-use smallvec::SmallVec;
 
 impl Walk<'_> {
     pub(super) fn call(&mut self, id: NodeId) -> Result<Value, LowerError> {
@@ -20,7 +19,6 @@ impl Walk<'_> {
         if self.facts.is_constant(id) {
             return self.constant(id);
         }
-        let base = self.facts.base(id);
         if let Some(&first) = graph.operands(id).first() {
             if let (Value::Padded(number), false) = (self.value(first), self.facts.effects.get(id).shape_only) {
                 return self.of_padded(id, number);
@@ -39,22 +37,22 @@ impl Walk<'_> {
         if let Some(value) = self.called(id)? {
             return Ok(value);
         }
-        if let Some(value) = self.communication(id, base)? {
+        if let Some(value) = self.communication(id)? {
             return Ok(value);
         }
         if self.facts.is_view(id) {
-            return self.view_or_copy(id, base);
+            return self.view_or_copy(id);
         }
-        match base {
-            "clone" => match self.copied(id)? {
+        match self.facts.operator(id) {
+            OperatorId::Clone => match self.copied(id)? {
                 Some(value) => Ok(value),
                 None => self.compute(id),
             },
-            "copy_" => match self.copied_in(id) {
+            OperatorId::CopyInto => match self.copied_in(id) {
                 Some(value) => Ok(value),
                 None => self.compute(id),
             },
-            "cat" | "concat" | "concatenate" => match self.joined(id)? {
+            OperatorId::Cat => match self.joined(id)? {
                 Some(value) => Ok(value),
                 None => self.compute(id),
             },
@@ -75,12 +73,12 @@ impl Walk<'_> {
         Ok(Value::Tensor(view))
     }
 
-    fn view_or_copy(&mut self, id: NodeId, base: &str) -> Result<Value, LowerError> {
+    fn view_or_copy(&mut self, id: NodeId) -> Result<Value, LowerError> {
         if let Some(value) = self.view(id) {
             return Ok(value);
         }
         // A view may be none where a bucket's memory lies otherwise.
-        let copies = view_kind(base).is_some_and(|kind| {
+        let copies = self.facts.view_kind(id).is_some_and(|kind| {
             matches!(kind, ViewKind::View | ViewKind::Reshape | ViewKind::Flatten | ViewKind::Contiguous)
         });
         if copies && let Some(value) = self.reshaped(id)? {
@@ -212,7 +210,7 @@ impl Walk<'_> {
     pub(super) fn compute(&mut self, id: NodeId) -> Result<Value, LowerError> {
         let graph = self.graph;
         let effects = self.facts.effects.get(id).clone();
-        let operands: SmallVec<[Operand; 2]> =
+        let operands: Short<Operand, 2> =
             graph.operands(id).iter().map(|&operand| self.operand(self.value(operand))).collect();
         let holds_tensor = |operand: &Operand| !matches!(operand, Operand::Int(_) | Operand::Host(_));
         let fence = effects.fence == Fence::Full;
@@ -329,7 +327,7 @@ impl Walk<'_> {
     fn types_by_readers(&self, id: NodeId) -> Option<Vec<Option<TensorType>>> {
         let mut types: Vec<Option<TensorType>> = Vec::new();
         for &reader in self.facts.readers(id) {
-            if !matches!(self.facts.base(reader), "getitem" | "get_tuple_element") {
+            if !matches!(self.facts.view_kind(reader), Some(ViewKind::Element | ViewKind::TupleElement)) {
                 return None;
             }
             let index = self.int(reader, self.graph.args_of(reader).at(1, "index")?)?;
@@ -359,48 +357,46 @@ impl Walk<'_> {
     }
 
     /// Sends, receives, barriers and the like, which are calls in the graph.
-    fn communication(&mut self, id: NodeId, base: &str) -> Result<Option<Value>, LowerError> {
+    fn communication(&mut self, id: NodeId) -> Result<Option<Value>, LowerError> {
         let graph = self.graph;
-        match base {
-            "shard_dim_alltoall" => self.shard_dim_alltoall(id).map(Some),
-            "barrier" => {
+        let OperatorId::Communicate(kind) = self.facts.operator(id) else { return Ok(None) };
+        let (sends, waited_later) = match kind {
+            CommunicateKind::ShardDimAllToAll => return self.shard_dim_alltoall(id).map(Some),
+            CommunicateKind::Barrier => {
                 let Some(group) = self.named_group(id) else { return Ok(None) };
                 self.start_in(id, group, CommOp::Barrier, crate::ir::DType::U8, Vec::new());
                 self.land_at_once(id);
-                Ok(Some(Value::Nothing))
+                return Ok(Some(Value::Nothing));
             }
-            "send" | "recv" | "isend" | "irecv" => {
-                let Some(group) = self.named_group(id) else {
-                    return refuse(graph, id, "it names no group whose ranks are known, as its last argument");
-                };
-                let peer = graph.args_of(id).positional.get(1).and_then(|arg| self.int(id, arg));
-                let Some(peer) = peer.and_then(|peer| u32::try_from(peer).ok()) else {
-                    return refuse(graph, id, "its second argument is not a rank");
-                };
-                let Some(&operand) = graph.operands(id).first() else {
-                    return refuse(graph, id, "it takes no tensor");
-                };
-                let view = self.tensor(id, operand)?;
-                let Some(range) = self.build.range(view) else {
-                    return refuse(graph, id, "its tensor is not dense");
-                };
-                if base == "isend" && self.facts.is_written_in_flight(id, operand) {
-                    return refuse(
-                        graph,
-                        id,
-                        "its tensor is written while it is sent; wait for it before, or clone it",
-                    );
-                }
-                let dtype = self.build.layout(view).dtype;
-                let op = if base.ends_with("send") { CommOp::Send { peer } } else { CommOp::Recv { peer } };
-                let part = crate::program::Part { count: range.bytes / dtype.bytes(), send: range, recv: range };
-                self.start_in(id, group, op, dtype, vec![part]);
-                if !base.starts_with('i') {
-                    self.land_at_once(id);
-                }
-                Ok(Some(Value::Tensor(view)))
-            }
-            _ => Ok(None),
+            CommunicateKind::Send => (true, false),
+            CommunicateKind::Recv => (false, false),
+            CommunicateKind::Isend => (true, true),
+            CommunicateKind::Irecv => (false, true),
+        };
+        let Some(group) = self.named_group(id) else {
+            return refuse(graph, id, "it names no group whose ranks are known, as its last argument");
+        };
+        let peer = graph.args_of(id).positional.get(1).and_then(|arg| self.int(id, arg));
+        let Some(peer) = peer.and_then(|peer| u32::try_from(peer).ok()) else {
+            return refuse(graph, id, "its second argument is not a rank");
+        };
+        let Some(&operand) = graph.operands(id).first() else {
+            return refuse(graph, id, "it takes no tensor");
+        };
+        let view = self.tensor(id, operand)?;
+        let Some(range) = self.build.range(view) else {
+            return refuse(graph, id, "its tensor is not dense");
+        };
+        if sends && waited_later && self.facts.is_written_in_flight(id, operand) {
+            return refuse(graph, id, "its tensor is written while it is sent; wait for it before, or clone it");
         }
+        let dtype = self.build.layout(view).dtype;
+        let op = if sends { CommOp::Send { peer } } else { CommOp::Recv { peer } };
+        let part = crate::program::Part { count: range.bytes / dtype.bytes(), send: range, recv: range };
+        self.start_in(id, group, op, dtype, vec![part]);
+        if !waited_later {
+            self.land_at_once(id);
+        }
+        Ok(Some(Value::Tensor(view)))
     }
 }

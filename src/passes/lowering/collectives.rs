@@ -4,7 +4,7 @@ use super::LowerError;
 use super::build::refuse;
 use super::layouts;
 use super::walk::{Flight, Value, Walk};
-use crate::ir::infer::collective_result;
+use crate::ir::operators::collective_result;
 use crate::ir::{Arg, Collective, CollectiveKind, DType, NodeId, ReduceOp, Variant};
 use crate::program::{self, BufferKind, CommOp, Layout, Moves, Part, Path, Range, Segment, StepKind, View};
 
@@ -210,7 +210,7 @@ impl Walk<'_> {
         })
     }
 
-    fn input_shape(&self, id: NodeId) -> Result<smallvec::SmallVec<[u64; 4]>, LowerError> {
+    fn input_shape(&self, id: NodeId) -> Result<crate::ir::Short<u64, 4>, LowerError> {
         self.shape_of(self.graph.collective_inputs(id)[0])
     }
 

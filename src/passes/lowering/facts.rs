@@ -1,8 +1,7 @@
 //! What is known of a graph before it is lowered: who reads what, until when, and which values share memory.
 
-use crate::ir::operators::{TORCH_NAMESPACES, ViewKind, view_kind};
-use crate::ir::optable::{Alias, Effects, Fence, split_target};
-use crate::ir::{Args, Collective, DType, EffectTable, Graph, Memory, Name, NodeId, Op};
+use crate::ir::operators::{Alias, Effects, Fence, OperatorId, ViewKind};
+use crate::ir::{Args, Collective, DType, EffectTable, Graph, Memory, NodeId, Op};
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
 
@@ -20,7 +19,6 @@ pub(super) struct Facts<'g> {
     pub sends: Vec<u32>,
     /// By class: whether an input or a constant is in it.
     pub foreign: Vec<bool>,
-    bases: HashMap<Name, &'g str, FxBuildHasher>,
     /// By class: places of the nodes that write it, in order.
     writes: HashMap<usize, Vec<u32>, FxBuildHasher>,
     /// By class: places of the waits for it, in order.
@@ -44,7 +42,6 @@ impl<'g> Facts<'g> {
             last_read: vec![0; classes],
             sends: vec![0; classes],
             foreign: vec![false; classes],
-            bases: HashMap::default(),
             writes: HashMap::default(),
             waits: HashMap::default(),
         };
@@ -57,9 +54,6 @@ impl<'g> Facts<'g> {
         let graph = self.graph;
         for (position, &id) in graph.order().iter().enumerate() {
             let op = graph.node(id).op;
-            if let Op::Call(target) = op {
-                self.bases.entry(target).or_insert_with(|| known_base(graph.text(target)));
-            }
             let class = self.memory.class[id.index()] as usize;
             self.foreign[class] |= op == Op::Input || self.is_constant(id);
             let shape_only = self.effects.get(id).shape_only;
@@ -102,13 +96,14 @@ impl<'g> Facts<'g> {
         writes.last().is_some_and(|&last| last > self.position(id))
     }
 
-    /// The name of the operator that a call calls, without namespace and overload; empty where the namespace is one whose
-    /// names may mean anything.
-    pub fn base(&self, id: NodeId) -> &'g str {
-        match self.graph.node(id).op {
-            Op::Call(target) => self.bases.get(&target).copied().unwrap_or(""),
-            _ => "",
-        }
+    /// What the operator that a node calls means.
+    pub fn operator(&self, id: NodeId) -> OperatorId {
+        self.graph.operator_of(id).id()
+    }
+
+    /// What a call shows of its operand, if its operator is a view.
+    pub fn view_kind(&self, id: NodeId) -> Option<ViewKind> {
+        self.graph.operator_of(id).view()
     }
 
     /// Whether a node is a constant of the module: `self.attr`.
@@ -146,7 +141,7 @@ impl<'g> Facts<'g> {
     pub fn is_flat_view(&self, id: NodeId) -> bool {
         let dense = |id: NodeId| self.graph.tensor(id).is_some_and(crate::ir::TensorType::is_dense);
         let dtype = |id: NodeId| self.graph.tensor(id).map(|ty| ty.dtype);
-        let names = view_kind(self.base(id)).is_some_and(ViewKind::keeps_order);
+        let names = self.view_kind(id).is_some_and(ViewKind::keeps_order);
         let operands = self.graph.operands(id);
         names
             && self.is_view(id)
@@ -163,7 +158,7 @@ impl<'g> Facts<'g> {
 
     /// The tensors that a node puts end to end, and along which dimension, if that is all it does.
     pub fn cat(&self, id: NodeId) -> Option<(&'g [NodeId], usize)> {
-        if !matches!(self.base(id), "cat" | "concat" | "concatenate") {
+        if self.operator(id) != OperatorId::Cat {
             return None;
         }
         let graph = self.graph;
@@ -193,17 +188,6 @@ impl<'g> Facts<'g> {
         let float = |dtype| matches!(dtype, DType::F64 | DType::F32 | DType::F16 | DType::Bf16);
         float(from) && float(to)
     }
-}
-
-/// Namespaces of communication, and the names in them that are lowered.
-const COMMUNICATION: &[&str] = &["c10d", "_dtensor", "opaque_comm", "c10d_functional", "_c10d_functional"];
-const COMMUNICATES: &[&str] = &["shard_dim_alltoall", "barrier", "send", "recv", "isend", "irecv"];
-
-fn known_base(target: &str) -> &str {
-    let (namespace, base, _) = split_target(target);
-    let known =
-        TORCH_NAMESPACES.contains(&namespace) || (COMMUNICATION.contains(&namespace) && COMMUNICATES.contains(&base));
-    if known { base } else { "" }
 }
 
 fn plain_args(args: &Args) -> bool {

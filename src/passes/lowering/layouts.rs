@@ -1,21 +1,21 @@
 //! Layouts of views: each function gives the layout and how many elements further its first one lies.
 
 use crate::ir::DType;
+use crate::ir::Short;
 use crate::program::Layout;
-use smallvec::SmallVec;
 
-type Sizes = SmallVec<[u64; 4]>;
+type Sizes = Short<u64, 4>;
 
 /// The strides under which a layout has another shape, by PyTorch's rule; `None` where only a copy would do.
 pub(super) fn reshape(layout: &Layout, shape: &[u64]) -> Option<Layout> {
-    let new = Layout { dtype: layout.dtype, shape: shape.into(), strides: SmallVec::new() };
+    let new = Layout { dtype: layout.dtype, shape: shape.into(), strides: Short::new() };
     if layout.elements()? != new.elements()? {
         return None;
     }
     if layout.is_dense() || layout.elements() == Some(0) {
         return Layout::dense(layout.dtype, shape);
     }
-    let mut strides: Sizes = SmallVec::from_elem(1, shape.len());
+    let mut strides: Sizes = Short::filled(1, shape.len());
     let mut left = shape.len();
     let mut base = *layout.strides.last()?;
     let (mut run, mut made) = (1u64, 1u64);
@@ -82,7 +82,7 @@ pub(super) fn select(layout: &Layout, dim: usize, index: u64) -> Option<(Layout,
 /// Dimensions of one repeated, and new ones in front.
 pub(super) fn expand(layout: &Layout, shape: &[u64]) -> Option<Layout> {
     let new = shape.len().checked_sub(layout.shape.len())?;
-    let mut strides = Sizes::from_elem(0, new);
+    let mut strides = Sizes::filled(0, new);
     for (at, (&size, &stride)) in layout.shape.iter().zip(&layout.strides).enumerate() {
         strides.push(match shape[new + at] {
             wanted if wanted == size => stride,

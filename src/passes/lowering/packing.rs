@@ -4,9 +4,9 @@ use super::LowerError;
 use super::buckets::How;
 use super::build::refuse;
 use super::walk::{Padded, Value, Walk};
+use crate::ir::Short;
 use crate::ir::{CollectiveKind, DType, NodeId};
 use crate::program::{BufferId, BufferKind, CommOp, Layout, Moves, Part, Path, Range, Segment, StepKind, View};
-use smallvec::SmallVec;
 
 impl Walk<'_> {
     /// The comm buffer of a bucket, made when it is first asked for.
@@ -58,7 +58,7 @@ impl Walk<'_> {
     pub(super) fn realised(&mut self, producer: NodeId) -> Option<View> {
         let &(number, nth) = self.plan.realised.get(&producer)?;
         let ty = self.graph.tensor(producer)?;
-        let shape: SmallVec<[u64; 4]> = ty.shape.iter().map(|dim| dim.as_const()).collect::<Option<_>>()?;
+        let shape: Short<u64, 4> = ty.shape.iter().map(|dim| dim.as_const()).collect::<Option<_>>()?;
         self.slot(number, nth, &shape, false)
     }
 

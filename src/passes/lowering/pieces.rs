@@ -7,14 +7,15 @@ use super::LowerError;
 use super::build::refuse;
 use super::walk::{Padded, Value, Walk};
 use crate::ir::NodeId;
+use crate::ir::operators::{OperatorId, ViewKind};
 use crate::program::{Layout, View};
 
 impl Walk<'_> {
     /// A node that reads a value with padding.
     pub(super) fn of_padded(&mut self, id: NodeId, number: u32) -> Result<Value, LowerError> {
         let padded = self.paddeds[number as usize];
-        match self.facts.base(id) {
-            "split_with_sizes" if !padded.sent => self.members_of(id, padded),
+        match self.facts.operator(id) {
+            OperatorId::View(ViewKind::SplitWithSizes) if !padded.sent => self.members_of(id, padded),
             _ if self.facts.is_flat_view(id) => Ok(Value::Padded(number)),
             _ => refuse(self.graph, id, "it reads a padded bucket as a whole"),
         }

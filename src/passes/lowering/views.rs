@@ -2,13 +2,12 @@
 
 use super::layouts;
 use super::walk::{Value, Walk};
-use crate::ir::operators::{ViewKind, view_kind};
-use crate::ir::optable::split_target;
+use crate::ir::Short;
+use crate::ir::operators::ViewKind;
 use crate::ir::{Arg, NodeId, Op};
 use crate::program::{Layout, View};
-use smallvec::SmallVec;
 
-type Sizes = SmallVec<[u64; 4]>;
+type Sizes = Short<u64, 4>;
 
 impl Walk<'_> {
     /// An integer argument.
@@ -23,10 +22,10 @@ impl Walk<'_> {
         }
     }
 
-    pub(super) fn ints(&self, id: NodeId, arg: Option<&Arg>) -> Option<SmallVec<[i64; 4]>> {
+    pub(super) fn ints(&self, id: NodeId, arg: Option<&Arg>) -> Option<Short<i64, 4>> {
         match arg? {
             Arg::List(items) | Arg::Tuple(items) => items.iter().map(|item| self.int(id, item)).collect(),
-            one => Some(SmallVec::from_slice(&[self.int(id, one)?])),
+            one => Some(Short::from([self.int(id, one)?])),
         }
     }
 
@@ -40,8 +39,7 @@ impl Walk<'_> {
     /// The value of a view, if it is a placement of a form that is known and agrees with the type that is stated.
     pub(super) fn view(&mut self, id: NodeId) -> Option<Value> {
         let &first = self.graph.operands(id).first()?;
-        let base = self.facts.base(id);
-        let kind = view_kind(base)?;
+        let kind = self.facts.view_kind(id)?;
         match self.value(first) {
             Value::Tuple(tuple) if matches!(kind, ViewKind::Element | ViewKind::TupleElement) => {
                 let parts = &self.tuples[tuple as usize];
@@ -57,7 +55,7 @@ impl Walk<'_> {
     fn view_of_tensor(&mut self, id: NodeId, from: View, kind: ViewKind) -> Option<Value> {
         let old = self.build.layout(from).clone();
         let args = self.graph.args_of(id);
-        if matches!(kind, ViewKind::Split | ViewKind::Chunk | ViewKind::Unbind) {
+        if matches!(kind, ViewKind::Split | ViewKind::SplitWithSizes | ViewKind::Chunk | ViewKind::Unbind) {
             return self.split(id, from, &old, kind);
         }
         let stated: Option<Sizes> = match self.graph.tensor(id) {
@@ -94,6 +92,7 @@ impl Walk<'_> {
             | ViewKind::BroadcastInDim
             | ViewKind::Strided
             | ViewKind::Split
+            | ViewKind::SplitWithSizes
             | ViewKind::Chunk
             | ViewKind::Unbind => None,
         }?;
@@ -143,7 +142,7 @@ impl Walk<'_> {
         let Op::Call(target) = graph.node(id).op else { return None };
         let args = graph.args_of(id);
         // The native text writes `slice(x, start, end, dim=d)`, ATen `slice(x, d, start, end)`.
-        let native = split_target(graph.text(target)).0.is_empty() && kind == ViewKind::Slice;
+        let native = graph.operator(target).namespace().is_empty() && kind == ViewKind::Slice;
         let dim = if native { args.get("dim") } else { args.at(1, "dim") };
         let dim = wrap(self.int_or(id, dim, 0)?, old.shape.len())?;
         let size = i64::try_from(old.shape[dim]).ok()?;

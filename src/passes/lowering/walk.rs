@@ -4,6 +4,7 @@ use super::buckets::{Plan, plan};
 use super::build::{Builder, layout_of, refuse};
 use super::facts::Facts;
 use super::{LowerError, LowerOptions, LowerReport};
+use crate::ir::Short;
 use crate::ir::{Graph, NodeId, Op, TensorType, Type};
 use crate::program::{
     BufferId, BufferKind, HostId, Input, Layout, Moves, Operand, Outputs, Program, Segment, StepId, StepKind, View,
@@ -11,7 +12,6 @@ use crate::program::{
 use hashbrown::{HashMap, HashSet};
 use indexmap::IndexMap;
 use rustc_hash::FxBuildHasher;
-use smallvec::SmallVec;
 
 type Map<K, V> = HashMap<K, V, FxBuildHasher>;
 
@@ -151,7 +151,7 @@ impl<'g> Walk<'g> {
         }
     }
 
-    pub fn shape_of(&self, id: NodeId) -> Result<SmallVec<[u64; 4]>, LowerError> {
+    pub fn shape_of(&self, id: NodeId) -> Result<Short<u64, 4>, LowerError> {
         let shape = self.tensor_type(id)?.shape.iter().map(crate::ir::Dim::as_const).collect();
         match shape {
             Some(shape) => Ok(shape),

@@ -7,7 +7,7 @@
 mod calls;
 mod collectives;
 
-use bucketeer::ir::infer::infer_type;
+use bucketeer::ir::operators::infer_type;
 use bucketeer::ir::{
     Arg, Args, ControlEdge, DType, GlobalRank, Graph, GroupId, NodeId, Op, Region, RegionId, RegionKind, Strength,
     TensorType, Type,

@@ -2,7 +2,7 @@
 
 use crate::interp::{Machine, Value, convert};
 use crate::tensor::{Mixer, Num, Tensor, is_float, load, store};
-use bucketeer::ir::optable::{Fence, effects, split_target};
+use bucketeer::ir::operators::{Fence, effects, split_target};
 use bucketeer::ir::{Arg, DType, NodeId, Type};
 
 impl Machine<'_> {

@@ -4,7 +4,7 @@ use super::extents::{Extent, Extents};
 use super::trace::{Keeps, Shape, Tracer};
 use crate::call::wrap_dim;
 use crate::symbols::Symbols;
-use bucketeer::ir::optable::split_target;
+use bucketeer::ir::operators::Operator;
 use bucketeer::ir::{Arg, Args, DType, Graph, NodeId};
 
 /// Sizes up to this may be kept without a word.
@@ -44,12 +44,8 @@ pub struct Node<'a> {
     pub id: NodeId,
     /// Its arguments.
     pub args: &'a Args,
-    /// Namespace of its target.
-    pub namespace: &'a str,
-    /// Name of the operator, without the underscore of in-place forms.
-    pub base: &'a str,
-    /// Overload of the operator.
-    pub overload: &'a str,
+    /// What it calls.
+    pub operator: Operator<'a>,
     /// Shapes of the nodes so far, by arena index.
     pub shapes: &'a [Option<Shape>],
     /// Numbers found so far.
@@ -68,8 +64,8 @@ impl<'a> Node<'a> {
         shapes: &'a [Option<Shape>],
         literals: &'a mut Vec<Literal>,
     ) -> Self {
-        let (namespace, base, overload) = split_target(graph.target_of(id));
-        Self { tracer, graph, symbols, id, args: graph.args_of(id), namespace, base, overload, shapes, literals }
+        let operator = graph.operator_of(id);
+        Self { tracer, graph, symbols, id, args: graph.args_of(id), operator, shapes, literals }
     }
 
     /// The extents of both graphs.

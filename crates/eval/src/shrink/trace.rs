@@ -4,7 +4,7 @@ use super::extents::{Extent, Extents};
 use super::node::{Literal, Node};
 use super::rules;
 use crate::symbols::Symbols;
-use bucketeer::ir::optable::effects;
+use bucketeer::ir::operators::effects;
 use bucketeer::ir::{Arg, Dim, Graph, NodeId, Op, Type};
 use hashbrown::HashMap;
 use indexmap::IndexMap;

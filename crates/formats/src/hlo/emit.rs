@@ -12,7 +12,8 @@ const DROPPED: &[&str] = &["origin", "statistics", "control-predecessors"];
 
 /// The tuple that a node takes an element of.
 pub(super) fn element_of(graph: &Graph, id: NodeId) -> Option<NodeId> {
-    let takes = matches!(graph.node(id).op, Op::Call(_)) && bucketeer::ir::optable::element_index(graph, id).is_some();
+    let takes =
+        matches!(graph.node(id).op, Op::Call(_)) && bucketeer::ir::operators::element_index(graph, id).is_some();
     if takes { graph.operands(id).first().copied() } else { None }
 }
 
@@ -99,7 +100,7 @@ fn bits(
 fn element(printer: &Printer<'_>, id: NodeId, name: &dyn Fn(NodeId) -> String, shape: &str) -> String {
     let graph = printer.graph;
     let tuple = graph.operands(id)[0];
-    let index = bucketeer::ir::optable::element_index(graph, id).unwrap_or(0) as usize;
+    let index = bucketeer::ir::operators::element_index(graph, id).unwrap_or(0) as usize;
     if !is_split(graph, tuple) {
         let notes = printer.instruction(id).map_or("", |old| value(printer, old, "metadata"));
         let metadata = if notes.is_empty() { String::new() } else { format!(", metadata={notes}") };

@@ -1,7 +1,7 @@
 //! Steps that make inputs, calls and effects.
 
 use super::{DTYPES, Grower, Value, pick};
-use bucketeer::ir::strides::view_strides;
+use bucketeer::ir::operators::view_strides;
 use bucketeer::ir::{Arg, Args, DType, Dim, Op, SymExpr, TensorType, Type};
 
 impl Grower {

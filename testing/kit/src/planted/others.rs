@@ -1,7 +1,7 @@
 //! Faults in collectives, waits, memory, order and outputs.
 
 use super::edit::*;
-use bucketeer::ir::optable::effects;
+use bucketeer::ir::operators::effects;
 use bucketeer::ir::{
     Arg, Args, Collective, CollectiveKind, DType, Graph, GroupId, NodeId, Op, ReduceOp, Strength, TensorType, Type,
 };

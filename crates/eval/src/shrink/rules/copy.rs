@@ -2,69 +2,52 @@
 
 use super::parts::sliced;
 use super::reshape::rescaled;
-use crate::copy::numbered_dtype;
+use crate::copy::{is_known_cast, numbered_dtype};
 use crate::layout::slice_range;
 use crate::shrink::extents::Extent;
 use crate::shrink::node::{Found, Node};
 use crate::shrink::trace::Shape;
 use bucketeer::ir::Arg;
+use bucketeer::ir::operators::{CastKind, ViewKind};
 
-/// The sizes of a copy.
-pub fn shape(node: &mut Node<'_>) -> Option<Shape> {
-    let dims = match node.base {
-        "cat" | "concat" | "concatenate" => cat(node)?,
-        "stack" => stack(node)?,
-        "_chunk_cat" => {
-            let parts = node.tensors(node.arg(0, &["tensors"])?.1)?;
-            let chunks = u64::try_from(node.int_at(2, "num_chunks", 0)?).ok()?;
-            let row = chunk_rows(node, &parts, chunks)?;
-            (node.int_at(1, "dim", 0)? == 0).then(|| vec![node.extents().fixed(chunks), row])?
-        }
-        "_pre_bucket_reduce_scatter" => {
-            let parts = node.tensors(node.arg(0, &["rs_ins"])?.1)?;
-            let group = u64::try_from(node.int_at(1, "group_size", 0)?).ok()?;
-            let row = chunk_rows(node, &parts, group)?;
-            let ranks = node.extents().fixed(group);
-            vec![node.extents().product(&[ranks, row])]
-        }
-        "_pre_bucket_all_gather" => vec![pre_bucket_all_gather(node)?],
-        "_foreach_copy_" => return foreach_copy(node),
-        "copy" => {
-            let (to, from) = (node.first()?, node.tensor(1, &["src"])?);
-            node.broadcast(&[to.clone(), from])?;
-            to
-        }
-        "clone"
-        | "contiguous"
-        | "_to_copy"
-        | "to"
-        | "convert_element_type"
-        | "type_as"
-        | "cast"
-        | "float"
-        | "half"
-        | "bfloat16"
-        | "double"
-        | "_to"
-        | "cpu"
-        | "cuda"
-        | "zero"
-        | "fill" => node.first()?,
-        "constant_pad_nd" | "pad" => pad(node)?,
-        "slice_scatter" | "select_scatter" => scatter(node)?,
-        "index_select" => {
-            let (mut dims, index) = (node.first()?, node.tensor(2, &["index"])?);
-            let dim = node.dim_at(1, "dim", 0, dims.len())?;
-            node.tracer.extents.indexed.push(dims[dim]);
-            dims[dim] = node.extents().product(&index);
-            dims
-        }
-        _ => return None,
-    };
-    Some(Shape::Tensor(dims))
+/// The sizes of a conversion.
+pub fn cast(node: &mut Node<'_>, kind: CastKind) -> Option<Vec<Extent>> {
+    if kind != CastKind::Copy {
+        return is_known_cast(kind).then(|| node.first())?;
+    }
+    let (to, from) = (node.first()?, node.tensor(1, &["src"])?);
+    node.broadcast(&[to.clone(), from])?;
+    Some(to)
 }
 
-fn cat(node: &mut Node<'_>) -> Option<Vec<Extent>> {
+/// The sizes of `_chunk_cat`.
+pub fn chunk_cat(node: &mut Node<'_>) -> Option<Vec<Extent>> {
+    let parts = node.tensors(node.arg(0, &["tensors"])?.1)?;
+    let chunks = u64::try_from(node.int_at(2, "num_chunks", 0)?).ok()?;
+    let row = chunk_rows(node, &parts, chunks)?;
+    (node.int_at(1, "dim", 0)? == 0).then(|| vec![node.extents().fixed(chunks), row])
+}
+
+/// The sizes of `_pre_bucket_reduce_scatter`.
+pub fn pre_bucket_reduce_scatter(node: &mut Node<'_>) -> Option<Vec<Extent>> {
+    let parts = node.tensors(node.arg(0, &["rs_ins"])?.1)?;
+    let group = u64::try_from(node.int_at(1, "group_size", 0)?).ok()?;
+    let row = chunk_rows(node, &parts, group)?;
+    let ranks = node.extents().fixed(group);
+    Some(vec![node.extents().product(&[ranks, row])])
+}
+
+/// The sizes of `index_select`.
+pub fn index_select(node: &mut Node<'_>) -> Option<Vec<Extent>> {
+    let (mut dims, index) = (node.first()?, node.tensor(2, &["index"])?);
+    let dim = node.dim_at(1, "dim", 0, dims.len())?;
+    node.tracer.extents.indexed.push(dims[dim]);
+    dims[dim] = node.extents().product(&index);
+    Some(dims)
+}
+
+/// The sizes of `cat`.
+pub fn cat(node: &mut Node<'_>) -> Option<Vec<Extent>> {
     let mut parts = node.tensors(node.arg(0, &["tensors"])?.1)?;
     // PyTorch lets empty vectors take part in any shape.
     if parts.iter().any(|part| node.sizes(part) != [0]) {
@@ -83,7 +66,8 @@ fn cat(node: &mut Node<'_>) -> Option<Vec<Extent>> {
     Some(dims)
 }
 
-fn stack(node: &mut Node<'_>) -> Option<Vec<Extent>> {
+/// The sizes of `stack`.
+pub fn stack(node: &mut Node<'_>) -> Option<Vec<Extent>> {
     let parts = node.tensors(node.arg(0, &["tensors"])?.1)?;
     let mut dims = parts.first()?.clone();
     let dim = node.dim_at(1, "dim", 0, dims.len() + 1)?;
@@ -116,7 +100,7 @@ fn chunk_rows(node: &mut Node<'_>, parts: &[Vec<Extent>], chunks: u64) -> Option
 }
 
 /// All members end to end, for all ranks, in elements of the bucket's dtype.
-fn pre_bucket_all_gather(node: &mut Node<'_>) -> Option<Extent> {
+pub fn pre_bucket_all_gather(node: &mut Node<'_>) -> Option<Extent> {
     let parts = node.tensors(node.arg(0, &["ag_ins"])?.1)?;
     let group = u64::try_from(node.int_at(1, "group_size", 0)?).ok()?;
     let bucket = node.dtype(2)?;
@@ -133,7 +117,8 @@ fn pre_bucket_all_gather(node: &mut Node<'_>) -> Option<Extent> {
     Some(node.extents().product(&[ranks, slot]))
 }
 
-fn foreach_copy(node: &mut Node<'_>) -> Option<Shape> {
+/// The sizes of `_foreach_copy_`.
+pub fn foreach_copy(node: &mut Node<'_>) -> Option<Shape> {
     let (to, from) = (node.tensors(node.arg(0, &["self"])?.1)?, node.tensors(node.arg(1, &["src"])?.1)?);
     for (to, from) in to.iter().zip(from) {
         node.broadcast(&[to.clone(), from])?;
@@ -141,7 +126,8 @@ fn foreach_copy(node: &mut Node<'_>) -> Option<Shape> {
     Some(Shape::Tuple(to.into_iter().map(Shape::Tensor).collect()))
 }
 
-fn pad(node: &mut Node<'_>) -> Option<Vec<Extent>> {
+/// The sizes of a pad.
+pub fn pad(node: &mut Node<'_>) -> Option<Vec<Extent>> {
     let mut dims = node.first()?;
     let (place, arg) = node.arg(1, &["pad"])?;
     let pads = node.ints(arg)?;
@@ -167,10 +153,11 @@ fn pad(node: &mut Node<'_>) -> Option<Vec<Extent>> {
     Some(dims)
 }
 
-fn scatter(node: &mut Node<'_>) -> Option<Vec<Extent>> {
+/// The sizes of `slice_scatter` and `select_scatter`.
+pub fn scatter(node: &mut Node<'_>, kind: ViewKind) -> Option<Vec<Extent>> {
     let (dims, mut source) = (node.first()?, node.tensor(1, &["src"])?);
     let dim = node.dim_at(2, "dim", 0, dims.len())?;
-    if node.base == "select_scatter" {
+    if kind == ViewKind::Select {
         node.fix(dims.get(dim..=dim)?);
         if dim > source.len() {
             return None;

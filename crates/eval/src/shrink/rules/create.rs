@@ -2,28 +2,20 @@
 
 use crate::shrink::extents::Extent;
 use crate::shrink::node::Node;
-use crate::shrink::trace::Shape;
+use bucketeer::ir::operators::{CreateKind, Model};
 
 /// The sizes of a new tensor.
-pub fn shape(node: &mut Node<'_>) -> Option<Shape> {
-    let (base, like) = match node.base.strip_suffix("_like") {
-        Some(base) => (base, true),
-        None => (node.base, false),
+pub fn shape(node: &mut Node<'_>, kind: CreateKind, model: Model) -> Option<Vec<Extent>> {
+    let position = match model {
+        Model::Like => return node.first(),
+        Model::Asked => 0,
+        Model::New => 1,
     };
-    let (base, new) = base.strip_prefix("new_").map_or((base, false), |base| (base, true));
-    let dims = match base {
-        "full" | "zeros" | "ones" | "empty" | "empty_strided" | "empty_permuted" | "alloc" if like => node.first()?,
-        "empty_strided" => {
-            let dims = sized(node, usize::from(new))?;
-            node.fix(&dims);
-            dims
-        }
-        "full" | "zeros" | "ones" | "empty" | "empty_permuted" | "alloc" => sized(node, usize::from(new))?,
-        "scalar_tensor" => Vec::new(),
-        "arange" => vec![arange(node)?],
-        _ => return None,
-    };
-    Some(Shape::Tensor(dims))
+    let dims = sized(node, position)?;
+    if kind == CreateKind::EmptyStrided {
+        node.fix(&dims);
+    }
+    Some(dims)
 }
 
 fn sized(node: &mut Node<'_>, position: usize) -> Option<Vec<Extent>> {
@@ -36,7 +28,7 @@ fn sized(node: &mut Node<'_>, position: usize) -> Option<Vec<Extent>> {
 }
 
 /// `arange(end)` counts; other ranges stay as they are.
-fn arange(node: &mut Node<'_>) -> Option<Extent> {
+pub fn arange(node: &mut Node<'_>) -> Option<Extent> {
     let count = node.args.positional.len();
     if count != 1 {
         let stated = node.graph.tensor(node.id)?;

@@ -6,12 +6,10 @@ use crate::shrink::extents::Extent;
 use crate::shrink::node::Node;
 use crate::shrink::trace::Shape;
 use bucketeer::ir::Arg;
-use bucketeer::ir::operators::{ViewKind, view_kind};
+use bucketeer::ir::operators::ViewKind;
 
 /// The sizes of a view.
-pub fn shape(node: &mut Node<'_>) -> Option<Shape> {
-    // What splits into copies has the sizes of what splits into views.
-    let kind = view_kind(node.base.strip_suffix("_copy").unwrap_or(node.base))?;
+pub fn shape(node: &mut Node<'_>, kind: ViewKind) -> Option<Shape> {
     if matches!(kind, ViewKind::Element | ViewKind::TupleElement) {
         return parts::element(node);
     }
@@ -32,7 +30,9 @@ pub fn shape(node: &mut Node<'_>) -> Option<Shape> {
             dims.insert(dim, node.extents().fixed(1));
             dims
         }
-        ViewKind::Split | ViewKind::Chunk | ViewKind::Unbind => return parts::split(node, dims, kind),
+        ViewKind::Split | ViewKind::SplitWithSizes | ViewKind::Chunk | ViewKind::Unbind => {
+            return parts::split(node, dims, kind);
+        }
         ViewKind::Strided | ViewKind::BroadcastInDim => {
             node.fix(&dims);
             let (_, arg) = node.arg(1, &["size", "shape"])?;

@@ -1,22 +1,26 @@
 //! Products of matrices, and reductions.
 
 use crate::call::wrap_dim;
+use crate::linear::reduces;
 use crate::shrink::extents::Extent;
 use crate::shrink::node::Node;
-use crate::shrink::trace::Shape;
+use bucketeer::ir::operators::ReduceKind;
 
-/// The sizes of a product or a reduction.
-pub fn shape(node: &mut Node<'_>) -> Option<Shape> {
-    let dims = match node.base {
-        "mm" | "bmm" | "matmul" => {
-            let (a, b) = (node.first()?, node.tensor(1, &["mat2", "other"])?);
-            product(node, a, b)?
-        }
-        "sum" | "mean" | "amax" | "amin" => reduced(node)?,
-        "max" | "min" if node.args.positional.len() == 1 && matches!(node.overload, "" | "default") => Vec::new(),
-        _ => return None,
-    };
-    Some(Shape::Tensor(dims))
+/// The sizes of a product.
+pub fn matmul(node: &mut Node<'_>) -> Option<Vec<Extent>> {
+    let (a, b) = (node.first()?, node.tensor(1, &["mat2", "other"])?);
+    product(node, a, b)
+}
+
+/// The sizes of a reduction.
+pub fn reduce(node: &mut Node<'_>, kind: ReduceKind) -> Option<Vec<Extent>> {
+    if !reduces(&node.operator, node.args, kind) {
+        return None;
+    }
+    match kind {
+        ReduceKind::Sum | ReduceKind::Mean | ReduceKind::Amax | ReduceKind::Amin => reduced(node),
+        ReduceKind::Max | ReduceKind::Min => Some(Vec::new()),
+    }
 }
 
 fn product(node: &mut Node<'_>, mut a: Vec<Extent>, mut b: Vec<Extent>) -> Option<Vec<Extent>> {

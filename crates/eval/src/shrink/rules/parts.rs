@@ -25,7 +25,7 @@ pub fn element(node: &mut Node<'_>) -> Option<Shape> {
 
 /// A slice of a tensor, or a place in it.
 pub fn cut(node: &mut Node<'_>, mut dims: Vec<Extent>, kind: ViewKind) -> Option<Vec<Extent>> {
-    let native = node.namespace.is_empty() && kind == ViewKind::Slice;
+    let native = node.operator.namespace().is_empty() && kind == ViewKind::Slice;
     let at = usize::from(!native);
     let dim = match node.arg(1, &["dim"]).filter(|_| !native) {
         Some((_, arg)) => wrap_dim(node.int(arg)?, dims.len()).ok()?,

@@ -3,12 +3,13 @@
 use crate::shrink::extents::Extent;
 use crate::shrink::node::{Node, Place};
 use crate::shrink::trace::Shape;
+use bucketeer::ir::operators::{BinaryKind, NumberKind, OperatorId, ReduceKind, SizeKind};
 use bucketeer::ir::{Arg, Type};
 
-/// The size that an operator makes.
-pub fn shape(node: &mut Node<'_>) -> Option<Shape> {
-    match node.base {
-        "sym_size" | "size" => {
+/// What an operator reads of how large a tensor is, or how it lies.
+pub fn size(node: &mut Node<'_>, kind: SizeKind) -> Option<Shape> {
+    match kind {
+        SizeKind::Sizes => {
             let dims = node.first()?;
             if node.arg(1, &["dim"]).is_none() {
                 return Some(Shape::Tuple(dims.into_iter().map(Shape::Number).collect()));
@@ -16,21 +17,22 @@ pub fn shape(node: &mut Node<'_>) -> Option<Shape> {
             let dim = node.dim_at(1, "dim", 0, dims.len())?;
             Some(Shape::Number(dims[dim]))
         }
-        "sym_numel" | "numel" => {
+        SizeKind::Elements => {
             let dims = node.first()?;
             Some(Shape::Number(node.extents().product(&dims)))
         }
-        "sym_stride" | "stride" | "sym_storage_offset" | "storage_offset" => {
+        SizeKind::Strides | SizeKind::Offset => {
             let dims = node.first()?;
             node.fix(&dims);
             None
         }
-        _ => arithmetic(node),
+        SizeKind::Rank => None,
     }
 }
 
-fn arithmetic(node: &mut Node<'_>) -> Option<Shape> {
-    let plain = matches!(node.namespace, "" | "operator" | "_operator" | "torch" | "math" | "builtins");
+/// The size that an operator computes from others, whatever it is.
+pub fn arithmetic(node: &mut Node<'_>, operator: OperatorId) -> Option<Shape> {
+    let plain = matches!(node.operator.namespace(), "" | "operator" | "_operator" | "torch");
     if !plain || !matches!(node.graph.type_of(node.id), Type::SymInt(_)) {
         return None;
     }
@@ -49,7 +51,7 @@ fn arithmetic(node: &mut Node<'_>) -> Option<Shape> {
         numbers.push((position, extent));
     }
     let result = match *numbers.as_slice() {
-        [left, right] => computed(node, left, right),
+        [left, right] => computed(node, operator, left, right),
         _ => None,
     };
     if let Some(result) = result {
@@ -63,11 +65,16 @@ fn arithmetic(node: &mut Node<'_>) -> Option<Shape> {
     Some(Shape::Number(node.extents().fixed(value)))
 }
 
-fn computed(node: &mut Node<'_>, left: (usize, Extent), right: (usize, Extent)) -> Option<Extent> {
+fn computed(
+    node: &mut Node<'_>,
+    operator: OperatorId,
+    left: (usize, Extent),
+    right: (usize, Extent),
+) -> Option<Extent> {
     let is_text = |node: &Node<'_>, position: usize| matches!(node.args.positional[position], Arg::Int(_));
     let (a, b) = (node.size(left.1), node.size(right.1));
-    match node.base {
-        "mul" => {
+    match operator {
+        OperatorId::Binary(BinaryKind::Mul) => {
             // The factors have no order here, so they say nothing of how the product is laid out.
             let size = a.checked_mul(b)?;
             for (position, extent) in [left, right] {
@@ -80,7 +87,7 @@ fn computed(node: &mut Node<'_>, left: (usize, Extent), right: (usize, Extent)) 
             node.extents().equate(product, result);
             Some(result)
         }
-        "add" => {
+        OperatorId::Binary(BinaryKind::Add) => {
             for (position, extent) in [left, right] {
                 if is_text(node, position) {
                     node.extents().fix(extent);
@@ -88,13 +95,15 @@ fn computed(node: &mut Node<'_>, left: (usize, Extent), right: (usize, Extent)) 
             }
             Some(node.extents().sum(&[left.1, right.1]))
         }
-        "sub" if b <= a && is_text(node, right.0) => Some(node.extents().cut(left.1, a - b).0),
-        "floordiv" if b > 0 && is_text(node, right.0) => {
+        OperatorId::Binary(BinaryKind::Sub) if b <= a && is_text(node, right.0) => {
+            Some(node.extents().cut(left.1, a - b).0)
+        }
+        OperatorId::Number(NumberKind::FloorDiv) if b > 0 && is_text(node, right.0) => {
             let (whole, rest) = node.extents().cut(left.1, a - a % b);
             node.extents().fix(rest);
             Some(node.extents().quotient(whole, b))
         }
-        "sym_max" | "max" if b <= 1 && a >= b => Some(left.1),
+        OperatorId::Number(NumberKind::Max) | OperatorId::Reduce(ReduceKind::Max) if b <= 1 && a >= b => Some(left.1),
         _ => None,
     }
 }

@@ -1,43 +1,32 @@
 //! Types of results that a text does not state.
 
-use super::args::{Arg, Args, starts_with_list};
-use super::entities::NodeId;
-use super::graph::Graph;
-use super::ops::{Collective, CollectiveKind, Op, Variant};
-use super::optable::split_target;
 use super::strides::view_strides;
-use super::types::{Dim, Dims, TensorType, Type};
+use crate::ir::args::{Arg, Args, starts_with_list};
+use crate::ir::entities::NodeId;
+use crate::ir::graph::Graph;
+use crate::ir::ops::{Collective, CollectiveKind, Op, Variant};
+use crate::ir::types::{Dim, Dims, TensorType, Type};
 
-/// Operators that make a value like their tensor operands, element by element.
-const ELEMENTWISE: &[&str] = &[
-    "relu",
-    "neg",
-    "sin",
-    "cos",
-    "tan",
-    "tanh",
-    "exp",
-    "log",
-    "sqrt",
-    "rsqrt",
-    "abs",
-    "sigmoid",
-    "gelu",
-    "silu",
-    "mul",
-    "add",
-    "sub",
-    "div",
-    "maximum",
-    "minimum",
-    "clone",
-    "copy",
-    "alias",
-    "detach",
-    "zeros_like",
-    "ones_like",
-    "empty_like",
-];
+/// What type a plain operator of the native text makes, a column of the table.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(super) enum TypeRule {
+    /// A value like its tensor operands, element by element: `relu(x)`.
+    Alike,
+    /// Its operand with another dtype: `cast(x, dtype)`.
+    Cast,
+    /// Its operand in another shape: `reshape(x, sizes)`.
+    Reshape,
+    /// Two dimensions exchanged: `transpose(x)`.
+    Transpose,
+    /// Some rows: `slice(x, start, end, dim=0)`.
+    Slice,
+    /// The product of two matrices: `matmul(a, b)`.
+    MatMul,
+    /// So many parts: `chunk(x, n)`.
+    Chunk,
+    /// An element of a tuple: `getitem(t, i)`.
+    Element,
+}
 
 /// The type of a node's value as far as its op and operands say; [`Type::Unknown`] where they do not.
 ///
@@ -53,11 +42,15 @@ pub fn infer_type(graph: &Graph, op: Op, args: &Args, operands: &[NodeId]) -> Ty
         }
         Op::Wait => first(),
         Op::Collective(collective) => collective_type(graph, collective, args, operands),
-        Op::Call(target) => match split_target(graph.text(target)) {
-            ("", base, _) if base.ends_with('_') && !base.ends_with("__") => first(),
-            ("", base, _) => call_type(graph, base, args, operands).unwrap_or(Type::Unknown),
-            _ => Type::Unknown,
-        },
+        Op::Call(target) => {
+            let operator = graph.operator(target);
+            match operator.type_rule() {
+                _ if !operator.namespace().is_empty() => Type::Unknown,
+                _ if operator.is_in_place() => first(),
+                Some(rule) => call_type(graph, rule, args, operands).unwrap_or(Type::Unknown),
+                None => Type::Unknown,
+            }
+        }
     }
 }
 
@@ -115,31 +108,31 @@ fn collective_type(graph: &Graph, collective: Collective, args: &Args, operands:
     }
 }
 
-fn call_type(graph: &Graph, base: &str, args: &Args, operands: &[NodeId]) -> Option<Type> {
-    if matches!(base, "item" | "getitem") {
+fn call_type(graph: &Graph, rule: TypeRule, args: &Args, operands: &[NodeId]) -> Option<Type> {
+    if rule == TypeRule::Element {
         let index = usize::try_from(args.positional.get(1)?.as_int()?).ok()?;
         let Type::Tuple(parts) = graph.type_of(*operands.first()?) else { return None };
         return parts.get(index).cloned();
     }
     let input = graph.tensor(*operands.first()?)?;
-    let tensor = match base {
-        _ if ELEMENTWISE.contains(&base) => elementwise(graph, operands)?,
-        "cast" => match args.at(1, "dtype")? {
+    let tensor = match rule {
+        TypeRule::Alike => elementwise(graph, operands)?,
+        TypeRule::Cast => match args.at(1, "dtype")? {
             Arg::DType(dtype) => TensorType { dtype: *dtype, ..input.clone() },
             _ => return None,
         },
-        "reshape" | "view" => {
+        TypeRule::Reshape => {
             let shape = reshaped(input, args.positional.get(1)?)?;
             let strides = input.strides.as_ref().and_then(|_| view_strides(input, &shape));
             // Else it is a copy.
             let copy = input.with_shape(shape);
             TensorType { strides: strides.or_else(|| copy.strides.clone()), ..copy }
         }
-        "transpose" => transposed(input, args)?,
-        "slice" => sliced(input, args)?,
-        "matmul" => product(input, graph.tensor(*operands.get(1)?)?)?,
-        "chunk" => return chunks(input, args),
-        _ => return None,
+        TypeRule::Transpose => transposed(input, args)?,
+        TypeRule::Slice => sliced(input, args)?,
+        TypeRule::MatMul => product(input, graph.tensor(*operands.get(1)?)?)?,
+        TypeRule::Chunk => return chunks(input, args),
+        TypeRule::Element => return None,
     };
     tensor.bytes().is_some().then_some(Type::Tensor(tensor))
 }

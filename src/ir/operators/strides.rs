@@ -1,10 +1,10 @@
 //! Where a view of a tensor's elements in another shape would lie.
 
-use super::entities::NodeId;
-use super::graph::Graph;
-use super::ops::Op;
-use super::optable::split_target;
-use super::types::{Dim, Dims, TensorType};
+use super::ViewKind;
+use crate::ir::entities::NodeId;
+use crate::ir::graph::Graph;
+use crate::ir::ops::Op;
+use crate::ir::types::{Dim, Dims, TensorType};
 
 /// Strides with which the elements of a tensor, where they lie, have another shape of as many elements; `None` where
 /// only a copy has it, or sizes with symbols do not say. The rule is PyTorch's (`computeStride` in ATen's TensorUtils):
@@ -48,7 +48,10 @@ pub fn view_strides(tensor: &TensorType, shape: &[Dim]) -> Option<Dims> {
 #[must_use]
 pub fn must_copy(graph: &Graph, id: NodeId) -> bool {
     let Op::Call(target) = graph.node(id).op else { return false };
-    let (_, base, _) = split_target(graph.text(target));
+    let Some(kind @ (ViewKind::Reshape | ViewKind::Flatten | ViewKind::Contiguous)) = graph.operator(target).view()
+    else {
+        return false;
+    };
     let tensor = graph.operands(id).first().and_then(|&from| graph.tensor(from));
     let (Some(from), Some(to)) = (tensor, graph.tensor(id)) else { return false };
     let known = |tensor: &TensorType| {
@@ -58,10 +61,9 @@ pub fn must_copy(graph: &Graph, id: NodeId) -> bool {
     if !known(from) || !known(to) {
         return false;
     }
-    match base {
-        "reshape" | "flatten" | "ravel" | "reshape_as" => view_strides(from, &to.shape).is_none(),
-        "contiguous" => !from.is_dense(),
-        _ => false,
+    match kind {
+        ViewKind::Contiguous => !from.is_dense(),
+        _ => view_strides(from, &to.shape).is_none(),
     }
 }
 

@@ -1,17 +1,13 @@
 //! What nodes do beside data flow: which are views, which write, which have effects. One place for every pass.
-//!
-//! A target is `namespace.name.overload` (`aten.view.default`), a bare name in native text (`view`), an opcode of HLO
-//! (`hlo-add`), or a method, attribute, function or module as the reader of FX text names it (`method.relu`, `getattr.T`,
-//! `torch.relu`, `self.layer.__call__`). What operators do is known to [`super::operators`].
 
-use super::args::{Arg, Args};
-use super::communication;
-use super::entities::NodeId;
-use super::graph::Graph;
-use super::operators::{self, Lookup, Operators};
-use super::ops::{Op, Variant};
-use super::types::{DType, Type};
-use smallvec::SmallVec;
+use super::{CastKind, Lookup, Operator, OperatorId, Operators, ViewKind, unknown};
+use crate::ir::Short;
+use crate::ir::args::{Arg, Args};
+use crate::ir::communication;
+use crate::ir::entities::NodeId;
+use crate::ir::graph::Graph;
+use crate::ir::ops::{Op, Variant};
+use crate::ir::types::{DType, Type};
 
 /// How a node's value relates to the memory of its operands.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -54,7 +50,7 @@ pub struct Effects {
     /// Whose memory the value is.
     pub alias: Alias,
     /// Operands whose memory is overwritten, by index.
-    pub writes: SmallVec<[u32; 1]>,
+    pub writes: Short<u32, 1>,
     /// What keeps it in place.
     pub fence: Fence,
     /// Whether it always launches the same known collectives, in a graph that it calls, and waits for them there. Like a
@@ -74,10 +70,10 @@ pub struct Effects {
 }
 
 impl Effects {
-    pub(super) fn pure() -> Self {
+    pub(in crate::ir) fn pure() -> Self {
         Self {
             alias: Alias::Fresh,
-            writes: SmallVec::new(),
+            writes: Short::new(),
             fence: Fence::Free,
             launches: false,
             shape_only: false,
@@ -88,11 +84,11 @@ impl Effects {
         }
     }
 
-    pub(super) fn aliasing(alias: Alias) -> Self {
+    pub(in crate::ir) fn aliasing(alias: Alias) -> Self {
         Self { alias, ..Self::pure() }
     }
 
-    pub(super) fn fence() -> Self {
+    pub(in crate::ir) fn fence() -> Self {
         Self { alias: Alias::Any, fence: Fence::Full, ..Self::pure() }
     }
 
@@ -119,17 +115,6 @@ const FUNCTIONAL_HIGHER_ORDER: &[&str] = &[
     "associative_scan",
 ];
 
-/// A target taken apart: namespace (empty in native text), operator name, overload.
-#[must_use]
-pub fn split_target(target: &str) -> (&str, &str, &str) {
-    let mut parts = target.split('.');
-    match (parts.next(), parts.next(), parts.next()) {
-        (Some(base), None, _) => ("", base, ""),
-        (Some(namespace), Some(base), overload) => (namespace, base, overload.unwrap_or("")),
-        (None, ..) => ("", target, ""),
-    }
-}
-
 /// The effects of a node. For waits and collectives these describe memory; that their reads and writes last until the
 /// wait is known to the passes.
 #[must_use]
@@ -138,7 +123,7 @@ pub fn effects(graph: &Graph, id: NodeId) -> Effects {
 }
 
 /// As [`effects`], by a look-up that serves many nodes.
-pub(super) fn effects_with(lookup: &Lookup<'_>, graph: &Graph, id: NodeId) -> Effects {
+pub(in crate::ir) fn effects_with(lookup: &Lookup<'_>, graph: &Graph, id: NodeId) -> Effects {
     let node = graph.node(id);
     match node.op {
         Op::Input => Effects::pure(),
@@ -148,14 +133,14 @@ pub(super) fn effects_with(lookup: &Lookup<'_>, graph: &Graph, id: NodeId) -> Ef
         Op::Wait => Effects::aliasing(Alias::Of(0)),
         Op::Collective(collective) => collective_effects(graph, id, collective.variant),
         Op::Call(target) => {
-            if let Some(effects) = super::bodies::effects_of_call(graph, id) {
+            if let Some(effects) = crate::ir::bodies::effects_of_call(graph, id) {
                 return effects;
             }
             let mut effects = call_effects_with(lookup, graph.text(target), graph.args_of(id));
             if effects.assumed {
                 keep_tensors(graph, id, &mut effects);
             }
-            if converts(graph, id) && CONVERSIONS.contains(&split_target(graph.text(target)).1) {
+            if hands_on_its_dtype(graph.operator(target).id()) && converts(graph, id) {
                 effects.alias = Alias::Fresh;
             }
             effects
@@ -163,14 +148,17 @@ pub(super) fn effects_with(lookup: &Lookup<'_>, graph: &Graph, id: NodeId) -> Ef
     }
 }
 
-/// Operators that hand their operand on only where it has the dtype that is asked for.
-const CONVERSIONS: &[&str] = &[
-    "to", "type", "type_as", "float", "double", "half", "bfloat16", "int", "long", "short", "char", "byte", "bool",
-    "cdouble", "cfloat", "chalf",
-];
+/// Whether an operator hands its operand on only where it has the dtype that is asked for.
+fn hands_on_its_dtype(id: OperatorId) -> bool {
+    match id {
+        OperatorId::View(kind) => kind == ViewKind::Convert,
+        OperatorId::Cast(CastKind::Type | CastKind::TypeAs | CastKind::Dtype(_)) => true,
+        _ => false,
+    }
+}
 
 /// Whether a node's tensor has another dtype than its first operand's.
-pub(super) fn converts(graph: &Graph, id: NodeId) -> bool {
+pub(in crate::ir) fn converts(graph: &Graph, id: NodeId) -> bool {
     let from = graph.operands(id).first().and_then(|&operand| graph.tensor(operand));
     from.zip(graph.tensor(id)).is_some_and(|(from, to)| from.dtype != to.dtype)
 }
@@ -198,7 +186,7 @@ fn collective_effects(graph: &Graph, id: NodeId, variant: Variant) -> Effects {
             ..Effects::pure()
         },
         Variant::Out => {
-            let mut writes = SmallVec::new();
+            let mut writes = Short::new();
             if let Some(out) = graph.args_of(id).get("out") {
                 out.for_each_operand(&mut |index| writes.push(index));
             }
@@ -218,7 +206,8 @@ fn call_effects_with(lookup: &Lookup<'_>, target: &str, args: &Args) -> Effects 
     if let Some(effects) = lookup.declared(target, args) {
         return effects;
     }
-    let (namespace, base, _) = split_target(target);
+    let operator = Operator::of(target);
+    let namespace = operator.namespace();
     if let Some(communication) = communication::of_call(target, args) {
         return match (communication.by_data, communication.keeps_order()) {
             // Schemas of c10d leave out what is received; those of DTensor are functional.
@@ -238,22 +227,22 @@ fn call_effects_with(lookup: &Lookup<'_>, target: &str, args: &Args) -> Effects 
     }
     if namespace == "higher_order" {
         // A kernel computes, and writes what it is given; other bodies may do anything.
-        return match base {
-            "triton_kernel_wrapper_mutation" => operators::unknown(args),
-            _ if FUNCTIONAL_HIGHER_ORDER.contains(&base) => Effects::pure(),
+        return match operator.name() {
+            "triton_kernel_wrapper_mutation" => unknown(args),
+            name if FUNCTIONAL_HIGHER_ORDER.contains(&name) => Effects::pure(),
             _ => Effects::fence(),
         };
     }
-    if let Some(opcode) = target.strip_prefix("hlo-") {
-        return hlo_effects(opcode, args);
+    if target.starts_with("hlo-") {
+        return hlo_effects(operator.id(), args);
     }
     lookup.effects(target, args)
 }
 
 /// Values of HLO are immutable: an instruction writes and shares nothing.
-fn hlo_effects(opcode: &str, args: &Args) -> Effects {
+fn hlo_effects(opcode: OperatorId, args: &Args) -> Effects {
     let fence = match opcode {
-        "rng" | "rng-get-and-update-state" => Fence::Random,
+        OperatorId::HloRandom => Fence::Random,
         // It runs a body in which something acts on the world outside.
         _ if args.get("effects").is_some() => Fence::Full,
         _ => Fence::Free,
@@ -265,8 +254,7 @@ fn hlo_effects(opcode: &str, args: &Args) -> Effects {
 #[must_use]
 pub fn element_index(graph: &Graph, id: NodeId) -> Option<u32> {
     let Op::Call(target) = graph.node(id).op else { return None };
-    let (_, base, _) = split_target(graph.text(target));
-    if !matches!(base, "getitem" | "item" | "get_tuple_element") {
+    if !matches!(graph.operator(target).view(), Some(ViewKind::Element | ViewKind::TupleElement)) {
         return None;
     }
     let index = graph.args_of(id).at(1, "index").and_then(Arg::as_int)?;
@@ -284,10 +272,11 @@ pub fn element_index(graph: &Graph, id: NodeId) -> Option<u32> {
 pub fn pure_cast(graph: &Graph, id: NodeId) -> Option<DType> {
     let Op::Call(target) = graph.node(id).op else { return None };
     let args = graph.args_of(id);
-    let (_, base, overload) = split_target(graph.text(target));
-    let dtype = match (base, overload) {
-        ("convert_element_type" | "cast", _) | ("to", "dtype") => args.at(1, "dtype"),
-        ("_to_copy", _) => args.get("dtype"),
+    let operator = graph.operator(target);
+    let dtype = match operator.id() {
+        OperatorId::Cast(CastKind::Elements) => args.at(1, "dtype"),
+        OperatorId::View(ViewKind::Convert) if operator.overload() == "dtype" => args.at(1, "dtype"),
+        OperatorId::Cast(CastKind::ToCopy) => args.get("dtype"),
         _ => None,
     };
     let only_dtype =
