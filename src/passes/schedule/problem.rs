@@ -9,7 +9,7 @@
 
 use super::costs::{CopyCost, CostError, Costs, MessageCost, message_bytes, operand_bytes, value_bytes};
 use super::timeline::storages;
-use crate::ir::optable::{Alias, Fence, element_index};
+use crate::ir::operators::{Alias, Fence, element_index};
 use crate::ir::{CollectiveKind, Dependencies, EffectTable, Graph, NodeId, Op, Variant};
 use crate::passes::bucketing::{BucketKind, BucketOptions, View};
 use crate::passes::rounds::Round;

@@ -21,7 +21,7 @@
 //! Cost: linear in nodes and operands.
 
 use super::costs::{CostError, Costs, message_bytes, operand_bytes, value_bytes};
-use crate::ir::optable::{Alias, element_index};
+use crate::ir::operators::{Alias, element_index};
 use crate::ir::{EffectTable, Graph, GroupId, NodeId, Op, Variant};
 
 /// One message.
