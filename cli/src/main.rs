@@ -19,6 +19,7 @@ mod launch;
 mod lower;
 mod man;
 mod output;
+mod plan;
 mod proof;
 mod rewrite;
 mod run;
@@ -60,6 +61,7 @@ enum Command {
     CheckRanks(check_ranks::CheckRanksArgs),
     Run(run::RunArgs),
     Lower(lower::LowerArgs),
+    Plan(plan::PlanArgs),
     #[cfg(unix)]
     Launch(launch::LaunchArgs),
     #[cfg(unix)]
@@ -108,6 +110,7 @@ fn main() -> ExitCode {
         Command::CheckRanks(arguments) => check_ranks::run(arguments),
         Command::Run(arguments) => run::run(arguments),
         Command::Lower(arguments) => lower::run(arguments),
+        Command::Plan(arguments) => plan::run(arguments),
         #[cfg(unix)]
         Command::Launch(launched) => launch::run(&launched, &arguments.talk),
         #[cfg(unix)]

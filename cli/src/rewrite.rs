@@ -8,6 +8,7 @@ mod summary;
 mod together;
 
 pub use args::RewriteArgs;
+pub use readback::read_back;
 
 use crate::fault::InputFault;
 use crate::talk::Warning;

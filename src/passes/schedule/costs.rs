@@ -151,7 +151,7 @@ pub enum CostError {
     Pieces { found: usize },
     #[error("`{node}`: found group `{group}`, expected one that has costs: {}", known.join(", "))]
     NoGroup { node: String, group: String, known: Vec<String> },
-    #[error("`{node}`: found a {kind} in group `{group}`, which has costs for {} alone", known.join(", "))]
+    #[error("`{node}`: found `{kind}` in group `{group}`, which has costs for {} alone", known.join(", "))]
     NoKind { node: String, group: String, kind: &'static str, known: Vec<String> },
     #[error("group `{group}` has {found} ranks in the graph and {stated} in the costs")]
     GroupSize { group: String, found: u32, stated: u32 },

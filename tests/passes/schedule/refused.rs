@@ -29,7 +29,7 @@ fn refused(costs: &Costs, hint: Option<u64>) -> PlanError {
 #[test]
 fn what_has_no_cost_is_named() {
     let error = refused(&costs("", 4, "all_gather"), Some(3)).to_string();
-    assert_eq!(error, "`r`: found a all_reduce in group `G0`, which has costs for `all_gather` alone");
+    assert_eq!(error, "`r`: found `all_reduce` in group `G0`, which has costs for `all_gather` alone");
     let mut none = costs("", 4, "all_reduce");
     none.groups.clear();
     assert!(

@@ -1,0 +1,217 @@
+//! `plan`: when collectives are launched, travel together and are waited for, so that the step ends sooner.
+
+mod report;
+
+use crate::fault::InputFault;
+use crate::input::{Facts, FactsArgs};
+use crate::proof::{self, Source};
+use crate::talk::Progress;
+use crate::{Verdict, input, output, talk};
+use anyhow::{Context, Result, anyhow, bail};
+use bucketeer::check::{self, Options};
+use bucketeer::ir::Graph;
+use bucketeer::passes::schedule::{Costs, Effort, PlanError, ScheduleOptions, Timeline, plan};
+use bucketeer_formats::Document;
+use bucketeer_types::sizes::parse_bytes;
+use std::path::PathBuf;
+
+/// Plans a step: which collectives travel together, and where each is launched and waited for
+///
+/// Every node takes the time that the costs give it, every message the time of its kind, group and size. Computation and
+/// the messages of each group run side by side; what the step takes beyond its computation is exposed. The plan makes that
+/// short, within a cap on the bytes alive at once. It is proven, and written with -o in the form that was read: all ranks must
+/// run that same graph.
+#[derive(Debug, clap::Args)]
+pub struct PlanArgs {
+    /// The file to plan: FX text, a .pt2 archive or its model.json, native text or JSON,
+    /// plain or gzip; `-` is stdin. It holds one graph, which is that of all ranks
+    #[arg(value_name = "GRAPH")]
+    graph: PathBuf,
+    /// The time of each node, and of messages by group and kind, as JSON; docs/planning.md says how it is written
+    #[arg(long, value_name = "FILE")]
+    costs: PathBuf,
+    /// The most bytes that may be alive at once: `normal` is what the graph needs as it stands and 1 GiB or 5 %,
+    /// whichever is more; `same` is what it needs as it stands; `+5%` is that much more; a size such as 80GB; `none` is no limit
+    #[arg(long, value_name = "CAP", default_value = "normal")]
+    memory: MemoryCap,
+    /// How long to look; the plan is the same on every machine
+    #[arg(long, value_name = "WORD", default_value = "default")]
+    effort: EffortWord,
+    #[command(flatten)]
+    facts: FactsArgs,
+    /// How many of the dearest waits to show
+    #[arg(long, value_name = "N", default_value_t = 10)]
+    waits: usize,
+    /// Only say how the graph runs as it stands
+    #[arg(long, conflicts_with = "out")]
+    as_written: bool,
+    /// Report as JSON
+    #[arg(long)]
+    json: bool,
+    /// Where to write the planned graph; may be the file that was read [default: nowhere]
+    #[arg(short, long, value_name = "OUT")]
+    out: Option<PathBuf>,
+}
+
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+enum EffortWord {
+    /// What is built at once
+    Low,
+    /// About two seconds
+    Default,
+    /// About a minute
+    High,
+}
+
+impl From<EffortWord> for Effort {
+    fn from(word: EffortWord) -> Self {
+        match word {
+            EffortWord::Low => Self::Low,
+            EffortWord::Default => Self::Default,
+            EffortWord::High => Self::High,
+        }
+    }
+}
+
+/// A cap, in words: it depends on what the graph needs as it stands.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum MemoryCap {
+    Normal,
+    Same,
+    /// Hundredths of a percent more.
+    More(u64),
+    Bytes(u64),
+    None,
+}
+
+impl std::str::FromStr for MemoryCap {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let expected = "expected normal, same, none, a share such as +5%, or a size such as 80GB";
+        Ok(match text {
+            "normal" => Self::Normal,
+            "same" => Self::Same,
+            "none" => Self::None,
+            _ => match text.strip_prefix('+') {
+                Some(share) => {
+                    let percent = share.strip_suffix('%').and_then(|number| number.parse::<f64>().ok());
+                    let percent = percent.filter(|percent| (0.0..=100_000.0).contains(percent)).ok_or(expected)?;
+                    Self::More((percent * 100.0).round() as u64)
+                }
+                None => Self::Bytes(parse_bytes(text).map_err(|error| format!("{error}; {expected}"))?),
+            },
+        })
+    }
+}
+
+impl MemoryCap {
+    /// The cap of a graph that needs so much as it stands.
+    fn bytes(self, peak_bytes: u64) -> Option<u64> {
+        match self {
+            Self::Normal => Some(peak_bytes.saturating_add((peak_bytes / 20).max(1 << 30))),
+            Self::Same => Some(peak_bytes),
+            Self::More(share) => {
+                let more = u128::from(peak_bytes) * u128::from(share) / 10_000;
+                Some(peak_bytes.saturating_add(u64::try_from(more).unwrap_or(u64::MAX)))
+            }
+            Self::Bytes(bytes) => Some(bytes),
+            Self::None => None,
+        }
+    }
+}
+
+/// Runs the command.
+pub fn run(arguments: PlanArgs) -> Result<Verdict> {
+    let view = report::View { waits: arguments.waits, json: arguments.json };
+    let facts: Facts = arguments.facts.validate()?;
+    let label = input::label(&arguments.graph);
+    let progress = Progress::start();
+    progress.set(format!("reading {label}"));
+    let mut document = input::read_document(&arguments.graph)?;
+    progress.pause(|| facts.apply(&mut document))?;
+    input::well_formed(&label, &document)?;
+    let costs = read_costs(&arguments.costs)?;
+    let Some(source) = document.only_graph().cloned() else {
+        let count = crate::units::count(document.graphs().len(), "graph");
+        bail!("{label} holds {count}; plan one at a time, with --graph N");
+    };
+    let refused = |error: PlanError| anyhow!(InputFault::of_file(&label, error.to_string()));
+    let before = Timeline::of(&source, &costs).map_err(|error| refused(error.into()))?;
+    let cap_bytes = arguments.memory.bytes(before.peak_bytes);
+    if arguments.as_written {
+        drop(progress);
+        return report::show(&source, &before, None, cap_bytes, &view);
+    }
+    progress.set("planning".to_owned());
+    let mut options = ScheduleOptions::default();
+    (options.cap_bytes, options.effort) = (cap_bytes, arguments.effort.into());
+    let planned = plan(&mut document.graphs_mut()[0], &costs, &options).map_err(refused)?;
+    progress.set("proving".to_owned());
+    // What is written is what is proven, read back.
+    let text = document.print();
+    let written = crate::rewrite::read_back(&label, &document, &text)?;
+    let proven = prove(&label, &document, &source, &written.graphs()[0])?;
+    drop(progress);
+    if let Some(out) = &arguments.out {
+        output::write(Some(out), &text)?;
+    }
+    let verdict = report::show(&document.graphs()[0], &before, Some(&planned), cap_bytes, &view)?;
+    proven.iter().for_each(|line| talk::say(line));
+    Ok(verdict)
+}
+
+fn read_costs(path: &std::path::Path) -> Result<Costs> {
+    let label = input::label(path);
+    let bytes = std::fs::read(path).with_context(|| format!("cannot read {label}"))?;
+    let text =
+        String::from_utf8(bytes).map_err(|_| InputFault::of_file(&label, "the file is not UTF-8 text".to_owned()))?;
+    let (costs, _) = Costs::from_json(&text).map_err(|error| InputFault::of_file(&label, error.to_string()))?;
+    Ok(costs)
+}
+
+/// Proves a planned graph, and says on which conditions.
+fn prove(label: &str, document: &Document, source: &Graph, result: &Graph) -> Result<Vec<String>> {
+    let options = Options { launches_may_move: true, ..Options::default() };
+    let before = Some(Source { file: label, document, graph: 0 });
+    match check::prove_with(source, result, options) {
+        check::Verdict::Equal(proof) => {
+            let mut lines = vec!["  proven equal, where every rank runs this graph".to_owned()];
+            lines.extend(proof::conditions(&proof).into_iter().map(|line| format!("    {line}")));
+            Ok(lines)
+        }
+        check::Verdict::Different(found) => bail!(
+            "{label}: graph `{}`: the plan does not compute what the graph does, or not provably. That is a fault of \
+             bucketeer, please report it. Nothing is written\n{}",
+            source.name,
+            proof::difference(&found, before, None)
+        ),
+        check::Verdict::CannotDecide(found) => {
+            bail!(
+                "{label}: graph `{}` is not proven; nothing is written\n{}",
+                source.name,
+                proof::undecided(&found, before, None)
+            )
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cap_is_a_word_a_share_or_a_size() {
+        let cap = |text: &str| text.parse::<MemoryCap>().map(|cap| cap.bytes(1 << 40));
+        assert_eq!(cap("normal"), Ok(Some((1 << 40) + (1 << 40) / 20)));
+        assert_eq!("normal".parse::<MemoryCap>().unwrap().bytes(1000), Some(1000 + (1 << 30)));
+        assert_eq!(cap("same"), Ok(Some(1 << 40)));
+        assert_eq!(cap("+0%"), Ok(Some(1 << 40)));
+        assert_eq!("+2.5%".parse::<MemoryCap>().unwrap().bytes(1000), Some(1025));
+        assert_eq!(cap("80GB"), Ok(Some(80_000_000_000)));
+        assert_eq!(cap("none"), Ok(None));
+        for text in ["+5", "+x%", "+-1%", "much", "-5%", ""] {
+            assert!(cap(text).unwrap_err().contains("expected normal"), "{text}");
+        }
+    }
+}

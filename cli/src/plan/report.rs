@@ -1,0 +1,194 @@
+//! What a plan is worth, for people and as JSON.
+
+use crate::table::{Align, Table};
+use crate::units::human;
+use crate::{Verdict, output};
+use anyhow::{Context, Result};
+use bucketeer::ir::Graph;
+use bucketeer::passes::schedule::{Launch, Planned, Timeline};
+use serde::Serialize;
+
+/// How much is shown, and in which form.
+#[derive(Clone, Copy, Debug)]
+pub struct View {
+    pub waits: usize,
+    pub json: bool,
+}
+
+/// Shows how a graph runs, and how it ran before it was planned. `graph` is what runs now.
+pub fn show(
+    graph: &Graph,
+    before: &Timeline,
+    planned: Option<&Planned>,
+    cap_bytes: Option<u64>,
+    view: &View,
+) -> Result<Verdict> {
+    let now = planned.map_or(before, |planned| &planned.after);
+    let text = if view.json {
+        let report = Report {
+            format: "bucketeer-plan",
+            version: 1,
+            graph: &graph.name,
+            cap_bytes,
+            as_written: Run::of(before),
+            planned: planned.map(|planned| Run::of(&planned.after)),
+            waits: dearest(now, view.waits).map(|launch| Wait::of(graph, launch)).collect(),
+        };
+        serde_json::to_string_pretty(&report).context("cannot write JSON")? + "\n"
+    } else {
+        let mut lines = summary(graph, before, planned, cap_bytes);
+        lines.extend(waits(graph, now, view.waits));
+        lines.join("\n") + "\n"
+    };
+    output::to_stdout(text.as_bytes())?;
+    Ok(Verdict::Accepted)
+}
+
+/// A time for people: three places that count.
+fn time(ns: u64) -> String {
+    match ns {
+        0..1_000 => format!("{ns} ns"),
+        1_000..1_000_000 => format!("{:.1} us", ns as f64 / 1e3),
+        1_000_000..1_000_000_000 => format!("{:.2} ms", ns as f64 / 1e6),
+        _ => format!("{:.3} s", ns as f64 / 1e9),
+    }
+}
+
+/// How much of the communication hides behind computation.
+fn hidden(run: &Timeline) -> String {
+    match run.message_ns {
+        0 => "-".to_owned(),
+        all => format!("{:.1} %", 100.0 * all.saturating_sub(run.exposed_ns()) as f64 / all as f64),
+    }
+}
+
+fn summary(graph: &Graph, before: &Timeline, planned: Option<&Planned>, cap_bytes: Option<u64>) -> Vec<String> {
+    let mut table = Table::new(&[
+        ("", Align::Left),
+        ("step", Align::Right),
+        ("computes", Align::Right),
+        ("exposed", Align::Right),
+        ("hidden", Align::Right),
+        ("launches", Align::Right),
+        ("buckets", Align::Right),
+        ("peak", Align::Right),
+    ]);
+    let mut row = |name: &str, run: &Timeline| {
+        table.row([
+            name.to_owned(),
+            time(run.makespan_ns),
+            time(run.compute_ns),
+            time(run.exposed_ns()),
+            hidden(run),
+            run.launches.len().to_string(),
+            run.buckets().to_string(),
+            human(run.peak_bytes),
+        ]);
+    };
+    row("as it came", before);
+    if let Some(planned) = planned {
+        row("planned", &planned.after);
+    }
+    let mut lines = vec![format!("graph `{}`", graph.name)];
+    lines.extend(table.lines(usize::MAX));
+    let cap =
+        cap_bytes.map_or_else(|| "no cap on memory".to_owned(), |cap| format!("at most {} alive at once", human(cap)));
+    lines.push(format!("  {cap}"));
+    lines
+}
+
+/// Messages that computation stands still for, the dearest first.
+fn dearest(run: &Timeline, most: usize) -> impl Iterator<Item = &Launch> {
+    let mut found: Vec<&Launch> = run.launches.iter().filter(|launch| launch.stalled_ns > 0).collect();
+    found.sort_by_key(|launch| std::cmp::Reverse(launch.stalled_ns));
+    found.into_iter().take(most)
+}
+
+fn waits(graph: &Graph, run: &Timeline, most: usize) -> Vec<String> {
+    let mut table = Table::new(&[
+        ("stands still", Align::Right),
+        ("for", Align::Left),
+        ("kind", Align::Left),
+        ("group", Align::Left),
+        ("bytes", Align::Right),
+        ("members", Align::Right),
+        ("takes", Align::Right),
+    ]);
+    let mut any = false;
+    for launch in dearest(run, most) {
+        any = true;
+        table.row([
+            time(launch.stalled_ns),
+            graph.name_of(launch.node).to_owned(),
+            graph.collective(launch.node).map_or("?", |collective| collective.kind.name()).to_owned(),
+            graph.group(launch.group).name.to_string(),
+            human(launch.bytes),
+            launch.members.to_string(),
+            time(launch.end_ns - launch.start_ns),
+        ]);
+    }
+    if any { table.lines(usize::MAX) } else { vec!["  computation never stands still".to_owned()] }
+}
+
+#[derive(Serialize)]
+struct Report<'a> {
+    format: &'static str,
+    version: u32,
+    graph: &'a str,
+    cap_bytes: Option<u64>,
+    as_written: Run,
+    planned: Option<Run>,
+    waits: Vec<Wait<'a>>,
+}
+
+#[derive(Serialize)]
+struct Run {
+    makespan_ns: u64,
+    compute_ns: u64,
+    exposed_ns: u64,
+    message_ns: u64,
+    peak_bytes: u64,
+    launches: usize,
+    buckets: usize,
+}
+
+impl Run {
+    fn of(run: &Timeline) -> Self {
+        Self {
+            makespan_ns: run.makespan_ns,
+            compute_ns: run.compute_ns,
+            exposed_ns: run.exposed_ns(),
+            message_ns: run.message_ns,
+            peak_bytes: run.peak_bytes,
+            launches: run.launches.len(),
+            buckets: run.buckets(),
+        }
+    }
+}
+
+#[derive(Serialize)]
+struct Wait<'a> {
+    node: &'a str,
+    kind: &'static str,
+    group: &'a str,
+    stalled_ns: u64,
+    bytes: u64,
+    members: usize,
+    start_ns: u64,
+    end_ns: u64,
+}
+
+impl<'a> Wait<'a> {
+    fn of(graph: &'a Graph, launch: &Launch) -> Self {
+        Self {
+            node: graph.name_of(launch.node),
+            kind: graph.collective(launch.node).map_or("?", |collective| collective.kind.name()),
+            group: &graph.group(launch.group).name,
+            stalled_ns: launch.stalled_ns,
+            bytes: launch.bytes,
+            members: launch.members,
+            start_ns: launch.start_ns,
+            end_ns: launch.end_ns,
+        }
+    }
+}
