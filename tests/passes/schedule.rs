@@ -26,6 +26,8 @@ struct Known {
     /// PyTorch 2.15's own scheduler, in its best mode.
     torch_ns: u64,
     compute_ns: u64,
+    /// A time that no plan ends before, reckoned elsewhere by the same rules but one.
+    bound_ns: u64,
 }
 
 /// Those that lie in `fixtures/plan`.
@@ -37,6 +39,7 @@ const KNOWN: [Known; 4] = [
         best_ns: 20_289_514,
         torch_ns: 20_620_416,
         compute_ns: 20_066_021,
+        bound_ns: 20_232_513,
     },
     Known {
         name: "llama70b_l3_hsdp512_t2048",
@@ -45,6 +48,7 @@ const KNOWN: [Known; 4] = [
         best_ns: 57_401_205,
         torch_ns: 61_679_843,
         compute_ns: 56_124_684,
+        bound_ns: 57_279_963,
     },
     Known {
         name: "mixtral_l4_32_t1024",
@@ -53,6 +57,7 @@ const KNOWN: [Known; 4] = [
         best_ns: 19_116_697,
         torch_ns: 19_710_629,
         compute_ns: 17_594_829,
+        bound_ns: 18_489_398,
     },
     Known {
         name: "rn50_ddp_10gbe16",
@@ -61,6 +66,7 @@ const KNOWN: [Known; 4] = [
         best_ns: 116_707_749,
         torch_ns: 180_684_642,
         compute_ns: 106_733_487,
+        bound_ns: 113_727_749,
     },
 ];
 
@@ -94,6 +100,7 @@ fn planned(graph: &Graph, costs: &Costs, how: &ScheduleOptions) -> (Graph, Plann
     assert!(matches!(verdict, Verdict::Equal(_)), "{verdict}");
     assert_eq!(Timeline::of(&after, costs).unwrap(), found.after);
     assert!(found.after.makespan_ns <= found.before.makespan_ns);
+    assert!(found.bounds.iter().all(|bound| bound.ns <= found.after.makespan_ns), "{:?}", found.bounds);
     if let Some(cap_bytes) = how.cap_bytes {
         assert!(found.after.peak_bytes <= cap_bytes, "{} above {cap_bytes}", found.after.peak_bytes);
     }
@@ -125,6 +132,9 @@ fn plans_are_proven_keep_the_cap_and_come_within_a_twentieth_of_the_best_known()
         let (exposed, best) = (found.after.exposed_ns(), known.best_ns - known.compute_ns);
         assert!(exposed * 20 <= best * 21, "{}: {exposed} ns are exposed, best known {best}", known.name);
         assert!(found.after.makespan_ns < known.torch_ns, "{}", known.name);
+        // Rounding is one nanosecond a message.
+        let bound = found.bounds[0].ns;
+        assert!(bound <= known.bound_ns && bound + 200 > known.bound_ns, "{}: {bound}", known.name);
     }
 }
 

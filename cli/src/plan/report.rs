@@ -5,7 +5,7 @@ use crate::units::human;
 use crate::{Verdict, output};
 use anyhow::{Context, Result};
 use bucketeer::ir::Graph;
-use bucketeer::passes::schedule::{Launch, Planned, Timeline};
+use bucketeer::passes::schedule::{Bound, Launch, LowerBound, Planned, Timeline};
 use serde::Serialize;
 
 /// How much is shown, and in which form.
@@ -32,6 +32,10 @@ pub fn show(
             cap_bytes,
             as_written: Run::of(before),
             planned: planned.map(|planned| Run::of(&planned.after)),
+            bounds: planned.map_or(Vec::new(), |planned| {
+                let bound = |bound: &LowerBound| BoundReport { name: bound.bound.name(), ns: bound.ns };
+                planned.bounds.iter().map(bound).collect()
+            }),
             waits: dearest(now, view.waits).map(|launch| Wait::of(graph, launch)).collect(),
         };
         serde_json::to_string_pretty(&report).context("cannot write JSON")? + "\n"
@@ -94,7 +98,40 @@ fn summary(graph: &Graph, before: &Timeline, planned: Option<&Planned>, cap_byte
     let cap =
         cap_bytes.map_or_else(|| "no cap on memory".to_owned(), |cap| format!("at most {} alive at once", human(cap)));
     lines.push(format!("  {cap}"));
+    if let Some(planned) = planned
+        && let Some(bound) = planned.bounds.first()
+    {
+        let above = planned.after.makespan_ns.saturating_sub(bound.ns);
+        let share = 100.0 * above as f64 / (bound.ns.max(1)) as f64;
+        lines.push(format!(
+            "  no plan is shorter than {}, by {}; this one is within {share:.2} % of that",
+            time(bound.ns),
+            why(graph, &bound.bound)
+        ));
+    }
     lines
+}
+
+/// A bound in words.
+fn why(graph: &Graph, bound: &Bound) -> String {
+    let group = |index: usize| graph.groups().get(index).map_or("?", |group| &group.name);
+    match bound {
+        Bound::Computation => "its computation alone".to_owned(),
+        Bound::Path { through } => format!("the path through `{}`", named(graph, *through)),
+        Bound::ComputeMachine { last } => format!("what runs up to `{}` and has to follow", named(graph, *last)),
+        Bound::Stream { group: index, last } => {
+            format!("the bytes of group `{}` up to `{}` and what has to follow", group(*index), named(graph, *last))
+        }
+        Bound::Families { group: index, families } => {
+            format!("the bytes of group `{}` in {families} sets that never travel together", group(*index))
+        }
+        other => other.name().to_owned(),
+    }
+}
+
+/// The name of a node; of a collective that was merged, that of the graph as it came.
+fn named(graph: &Graph, id: bucketeer::ir::NodeId) -> &str {
+    graph.name_of(id)
 }
 
 /// Messages that computation stands still for, the dearest first.
@@ -138,7 +175,14 @@ struct Report<'a> {
     cap_bytes: Option<u64>,
     as_written: Run,
     planned: Option<Run>,
+    bounds: Vec<BoundReport>,
     waits: Vec<Wait<'a>>,
+}
+
+#[derive(Serialize)]
+struct BoundReport {
+    name: &'static str,
+    ns: u64,
 }
 
 #[derive(Serialize)]

@@ -23,6 +23,12 @@ hint s0 = 2
 }
 ";
 
+/// What the graph costs.
+const COSTS: &str = r#"{"schema": "bucketeer-costs-1", "compute_ns": {"c": 5000},
+"groups": {"world": {"size": 4, "costs": {
+  "all_reduce": [{"alpha_ns": 2000, "ns_per_byte_num": 1, "ns_per_byte_den": 1}],
+  "all_gather": [{"alpha_ns": 1000, "ns_per_byte_num": 1, "ns_per_byte_den": 2}]}}}}"#;
+
 /// Each form: its heading, and the command that writes it.
 const FORMS: &[(&str, &str)] = &[
     ("A graph", "convert g.txt - --to json"),
@@ -30,12 +36,15 @@ const FORMS: &[(&str, &str)] = &[
     ("What a rewrite did", "rewrite g.txt --json"),
     ("A proof", "verify g.txt g.txt --json"),
     ("Ranks held against one another", "check-ranks g.txt g.txt g.txt g.txt --json"),
+    ("A plan", "plan g.txt --costs costs.json --json"),
     ("A program", "lower g.txt --emit json"),
     ("A launch plan", "lower g.txt --emit plan"),
 ];
 
 fn written(command: &str) -> String {
-    Folder::with("g.txt", GRAPH).run(command).expect(0, &[]).out().trim_end().to_owned()
+    let folder = Folder::with("g.txt", GRAPH);
+    folder.write("costs.json", COSTS);
+    folder.run(command).expect(0, &[]).out().trim_end().to_owned()
 }
 
 /// The part of the page under a heading, up to the next of its kind.
@@ -71,7 +80,7 @@ fn the_page_of_json_forms_holds_what_the_tool_writes() {
         made = made.replace(part, &new);
         shown_forms += 1;
     }
-    assert_eq!(shown_forms, 5);
+    assert_eq!(shown_forms, 6);
     kit::files::hold_page("json.md", &made);
 }
 

@@ -13,6 +13,7 @@ mod manuals;
 mod options;
 mod output;
 mod pictures;
+mod plan;
 mod reading;
 mod rewrite;
 mod run;

@@ -2,6 +2,7 @@
 //! the memory there is.
 
 mod apply;
+pub mod bounds;
 mod build;
 pub mod chain;
 pub mod costs;
@@ -13,6 +14,7 @@ mod state;
 pub mod timeline;
 
 pub use apply::ApplyError;
+pub use bounds::{Bound, LowerBound};
 pub use costs::{CopyCost, CostError, Costs, GroupCosts, MessageCost, Piece};
 pub use problem::PlanError;
 pub use timeline::{Launch, Timeline};
@@ -42,6 +44,8 @@ pub struct Planned {
     pub before: Timeline,
     /// The graph as it is now.
     pub after: Timeline,
+    /// What no plan can be shorter than, the strongest first.
+    pub bounds: Vec<LowerBound>,
     /// By kind: what travels together, and what merging it did.
     pub merges: Vec<(BucketPlan, MergeReport)>,
 }
@@ -77,7 +81,7 @@ pub fn plan(graph: &mut Graph, costs: &Costs, schedule: &ScheduleOptions) -> Res
         match schedule.cap_bytes.filter(|&cap_bytes| after.peak_bytes > cap_bytes) {
             None => {
                 *graph = planned;
-                return Ok(Planned { before, after, merges });
+                return Ok(Planned { before, after, bounds: bounds::bounds(&problem), merges });
             }
             Some(cap_bytes) => cap = cap.map(|cap| cap.saturating_sub(after.peak_bytes - cap_bytes)),
         }
@@ -85,7 +89,8 @@ pub fn plan(graph: &mut Graph, costs: &Costs, schedule: &ScheduleOptions) -> Res
     }
     if schedule.cap_bytes.is_none_or(|cap_bytes| before.peak_bytes <= cap_bytes) {
         // The graph as it stands is a plan, too.
-        return Ok(Planned { after: before.clone(), before, merges: Vec::new() });
+        let bounds = bounds::bounds(&problem);
+        return Ok(Planned { after: before.clone(), before, bounds, merges: Vec::new() });
     }
     Err(PlanError::Memory { cap_bytes: schedule.cap_bytes.unwrap_or(u64::MAX), least_bytes: before.peak_bytes })
 }

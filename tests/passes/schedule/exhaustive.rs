@@ -197,6 +197,8 @@ fn plans_of_small_graphs_are_never_shorter_than_the_shortest_and_seldom_longer()
             "{steps:?}\n{} is less than can be: {least}",
             found.after.makespan_ns
         );
+        let bound = &found.bounds[0];
+        assert!(bound.ns <= least, "{steps:?}\n{bound:?} is above what can be: {least}");
         longer += usize::from(found.after.makespan_ns > least);
     }
     assert!(longer * 50 <= rounds, "{longer} of {rounds} plans are longer than need be");
