@@ -16,6 +16,7 @@
 //! | say what your operators do | [`Operators`] |
 //! | run passes | [`Pipeline`], [`BucketOptions`]; the plan alone: [`passes::bucketing::plan`] |
 //! | learn why | [`BucketPlan`](passes::bucketing::BucketPlan) and its remarks |
+//! | make a step shorter, by what things cost | [`passes::schedule::plan`] |
 //! | prove a rewrite | [`prove`], [`check::ranks::check_ranks`] |
 //! | lower it, and prove that | [`lower`], [`check::program::prove`] |
 //! | keep a graph of your own | implement [`PlanGraph`](passes::select::PlanGraph); see `examples/petgraph_plan.rs` |

@@ -151,7 +151,7 @@ fn the_same_plan_comes_out_twice() {
     let (document, costs) = read(&folder(KNOWN[0].name));
     let text = || {
         let mut document = Document::read(document.print()).unwrap();
-        plan(&mut document.graphs_mut()[0], &costs, &options(Some(2_567_995_488), Effort::Default)).unwrap();
+        plan(&mut document.graphs_mut()[0], &costs, &options(Some(2_567_995_488), Effort::Work(20_000_000))).unwrap();
         document.print()
     };
     assert!(text() == text());

@@ -82,3 +82,20 @@ fn what_cannot_be_planned_is_refused_with_what_and_where() {
     folder.run("plan g.txt --costs costs.json --memory much").expect(2, &["expected normal, same, none"]);
     assert_eq!(folder.read("g.txt"), GRAPH);
 }
+
+#[test]
+fn the_readme_and_the_page_show_what_the_tool_says() {
+    let fixture = kit::root().join("fixtures/plan/llama8b_l4_n8_t2048");
+    let (graph, costs) = (fixture.join("graph.txt"), fixture.join("costs.json"));
+    let ran =
+        folder().run(&format!("plan {} --costs {}", graph.display(), costs.display())).expect(0, &["proven equal"]);
+    let readme = std::fs::read_to_string(kit::root().join("README.md")).unwrap();
+    let page = kit::files::page("planning.md");
+    assert_eq!(ran.out().lines().count(), 9);
+    for line in ran.out().lines() {
+        assert!(page.contains(line), "docs/planning.md lacks {line}");
+    }
+    for line in ran.out().lines().skip(1).take(3) {
+        assert!(readme.contains(line), "README.md lacks {line}");
+    }
+}

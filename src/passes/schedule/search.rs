@@ -20,6 +20,8 @@ pub enum Effort {
     Default,
     /// About a minute.
     High,
+    /// So many units run over, for those who know what they want.
+    Work(u64),
 }
 
 impl Effort {
@@ -29,6 +31,7 @@ impl Effort {
             Self::Low => 0,
             Self::Default => 240_000_000,
             Self::High => 7_200_000_000,
+            Self::Work(units) => units,
         }
     }
 }

@@ -190,7 +190,7 @@ fn plans_of_small_graphs_are_never_shorter_than_the_shortest_and_seldom_longer()
         let (text, costs) = text(&steps);
         let mut graph = parse(&text).unwrap_or_else(|error| panic!("{error}\n{text}"));
         graph.operators = Operators::parse(declared).unwrap();
-        let (_, found) = planned(&graph, &costs, &options(None, Effort::Default));
+        let (_, found) = planned(&graph, &costs, &options(None, Effort::Work(1_000_000)));
         let least = least(&steps);
         assert!(
             found.after.makespan_ns >= least,
