@@ -63,6 +63,12 @@ impl MessageCost {
         if fits { Ok(Self(pieces)) } else { Err(CostError::Pieces { found: pieces.len() }) }
     }
 
+    /// Of one to eight pieces that all divide by something.
+    pub(super) const fn of_lines(pieces: Vec<Piece>) -> Self {
+        debug_assert!(!pieces.is_empty() && pieces.len() <= MOST_PIECES);
+        Self(pieces)
+    }
+
     /// Its pieces.
     #[must_use]
     pub fn pieces(&self) -> &[Piece] {

@@ -7,10 +7,13 @@ pub mod chain;
 pub mod costs;
 #[cfg(feature = "serde")]
 pub mod costs_json;
+mod hull;
+pub mod nccl;
 mod problem;
 mod search;
 mod state;
 pub mod timeline;
+pub mod torch_model;
 
 pub use apply::ApplyError;
 pub use costs::{CopyCost, CostError, Costs, GroupCosts, MessageCost, Piece};
