@@ -12,6 +12,8 @@ mod hull;
 pub mod nccl;
 mod problem;
 pub mod profile;
+#[cfg(feature = "serde")]
+pub mod profile_json;
 mod profiles;
 mod search;
 mod state;
