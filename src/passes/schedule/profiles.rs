@@ -1,8 +1,9 @@
 //! The profiles that are built in, and where each number comes from.
 //!
 //! A row is a class of groups, a kind, and straight lines: nanoseconds to start, and nanoseconds for a GiB. The lines were fit
-//! to times that others measured, three to a row, by least absolute relative error from 64 KiB on, so that no size is more than
-//! 20 % off where a concave curve can do that. `docs/costs.md` lists how far off each row is.
+//! to times that others measured, three to a row, by least absolute relative error from 64 KiB on. No size is more than 20 %
+//! off where a concave curve can do that which begins no lower than 0.85 of the shortest measured time: `docs/costs.md` lists
+//! how far off each row is, and the sizes where noise in the tables keeps it from that.
 //!
 //! | rows | source |
 //! |---|---|
