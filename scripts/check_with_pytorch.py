@@ -97,29 +97,40 @@ def functionalized(operator, _all_bases=(), **given):
     return (*out, *copies) if isinstance(out, tuple) else (out, *copies)
 
 
+def read_text(path, as_cpu):
+    """FX text as Python: without colours and log prefixes, and with stand-ins for operators that call graphs."""
+    opener = gzip.open if path.endswith(".gz") else open
+    with opener(path, "rt") as f:
+        text = f.read()
+    text = re.sub(r"\x1b\[[0-9;]*m", "", text)
+    text = re.sub(r"(?m)^[VIWE]\d{4} \S+ \d+ \S+\] (\[[^\]]*\] ?)*", "", text)
+    text = re.sub(r"(?m)^class .*?(?=\(torch\.nn\.Module\):)", "class GraphModule", text)
+    for operator, stand_in in CALLS.items():
+        text = text.replace(operator + "(", stand_in + "(")
+    if as_cpu:
+        text = re.sub(r"device\(type='cuda'(, index=\d+)?\)", "device(type='cpu')", text)
+        text = re.sub(r"\]cuda(:\d+)?\"", ']cpu"', text)
+    return text
+
+
+def forward_of(tree):
+    """The statements of the last class, or of the text, and its function that is the graph."""
+    classes = [n for n in tree.body if isinstance(n, ast.ClassDef)]
+    body = classes[-1].body if classes else tree.body
+    funcs = [n for n in body if isinstance(n, ast.FunctionDef)]
+    return body, next((f for f in reversed(funcs) if f.name == "forward"), funcs[-1])
+
+
 class Graph:
     """What the parent sends to a rank: compiled code and the declared inputs."""
 
     def __init__(self, path, as_cpu):
-        opener = gzip.open if path.endswith(".gz") else open
-        with opener(path, "rt") as f:
-            text = f.read()
-        text = re.sub(r"\x1b\[[0-9;]*m", "", text)
-        text = re.sub(r"(?m)^[VIWE]\d{4} \S+ \d+ \S+\] (\[[^\]]*\] ?)*", "", text)
-        text = re.sub(r"(?m)^class .*?(?=\(torch\.nn\.Module\):)", "class GraphModule", text)
-        for operator, stand_in in CALLS.items():
-            text = text.replace(operator + "(", stand_in + "(")
-        if as_cpu:
-            text = re.sub(r"device\(type='cuda'(, index=\d+)?\)", "device(type='cpu')", text)
-            text = re.sub(r"\]cuda(:\d+)?\"", ']cpu"', text)
+        text = read_text(path, as_cpu)
         self.cuda = "cuda" in text
         self.inductor = bool(re.search(r"torch\.ops\.(bucketing|inductor|prims\.(?!convert_element_type\b))", text))
         tree = ast.parse(text)
         self.plain = marshal.dumps(compile(tree, path, "exec"))
-        classes = [n for n in tree.body if isinstance(n, ast.ClassDef)]
-        body = classes[-1].body if classes else tree.body
-        funcs = [n for n in body if isinstance(n, ast.FunctionDef)]
-        func = next((f for f in reversed(funcs) if f.name == "forward"), funcs[-1])
+        body, func = forward_of(tree)
         self.bodies = [n.name for n in body if isinstance(n, ast.ClassDef)]
         self.func = func.name
         self.is_method = bool(func.args.args) and func.args.args[0].arg == "self"

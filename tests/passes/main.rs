@@ -1,6 +1,8 @@
 //! What is merged, and what a rewritten graph looks like.
 
 mod cases;
+mod costs_fit;
+mod costs_graphs;
 mod draw;
 mod faults;
 mod found;

@@ -5,6 +5,7 @@
 //! every rank and machine computes the same. As the least of straight lines it is concave: two messages together never take
 //! longer than both apart.
 
+use super::profile::Class;
 use crate::ir::{CollectiveKind, Graph, NodeId, Type};
 use indexmap::IndexMap;
 use rustc_hash::FxBuildHasher;
@@ -61,6 +62,12 @@ impl MessageCost {
     pub fn new(pieces: Vec<Piece>) -> Result<Self, CostError> {
         let fits = (1..=MOST_PIECES).contains(&pieces.len()) && pieces.iter().all(|piece| piece.ns_per_byte_den > 0);
         if fits { Ok(Self(pieces)) } else { Err(CostError::Pieces { found: pieces.len() }) }
+    }
+
+    /// Of one to eight pieces that all divide by something.
+    pub(super) const fn of_lines(pieces: Vec<Piece>) -> Self {
+        debug_assert!(!pieces.is_empty() && pieces.len() <= MOST_PIECES);
+        Self(pieces)
     }
 
     /// Its pieces.
@@ -157,6 +164,15 @@ pub enum CostError {
     GroupSize { group: String, found: u32, stated: u32 },
     #[error("`{node}` has a size that is not known; state a hint for its symbols")]
     Size { node: String },
+    #[error("group `{group}` has no known size; state its size or its members")]
+    NoSize { group: String },
+    #[error(
+        "group `{group}`: found `{kind}` among {class}, expected one that profile `{profile}` has costs for: {}",
+        if known.is_empty() { "none".to_owned() } else { known.join(", ") }
+    )]
+    NoClass { group: String, class: Class, kind: &'static str, profile: String, known: Vec<String> },
+    #[error("`{node}`: found {found}, expected {expected}")]
+    Shapes { node: String, found: String, expected: &'static str },
     #[error("the costs give a time to `{node}`, which is not a node of the graph")]
     NoNode { node: String },
     #[error("the times of all nodes and messages do not fit in 64 bits of nanoseconds")]
@@ -194,11 +210,7 @@ impl Costs {
     /// # Errors
     /// [`CostError`], naming what does not fit.
     pub fn check(&self, graph: &Graph) -> Result<(), CostError> {
-        let names: hashbrown::HashSet<&str, FxBuildHasher> =
-            graph.order().iter().map(|&id| graph.name_of(id)).collect();
-        if let Some(node) = self.compute_ns.keys().find(|node| !names.contains(&***node)) {
-            return Err(CostError::NoNode { node: node.to_string() });
-        }
+        self.check_names(graph)?;
         for &id in graph.order() {
             let Some(collective) = graph.collective(id) else { continue };
             self.of_collective(graph, id)?;
@@ -209,6 +221,16 @@ impl Costs {
             }
         }
         Ok(())
+    }
+
+    /// Whether each node with a time is in a graph.
+    pub(super) fn check_names(&self, graph: &Graph) -> Result<(), CostError> {
+        let names: hashbrown::HashSet<&str, FxBuildHasher> =
+            graph.order().iter().map(|&id| graph.name_of(id)).collect();
+        match self.compute_ns.keys().find(|node| !names.contains(&***node)) {
+            Some(node) => Err(CostError::NoNode { node: node.to_string() }),
+            None => Ok(()),
+        }
     }
 }
 

@@ -8,15 +8,25 @@ pub mod chain;
 pub mod costs;
 #[cfg(feature = "serde")]
 pub mod costs_json;
+mod flops;
+mod hull;
+pub mod nccl;
 mod problem;
+pub mod profile;
+#[cfg(feature = "serde")]
+pub mod profile_json;
+mod profiles;
 mod search;
 mod state;
 pub mod timeline;
+pub mod times;
+pub mod torch_model;
 
 pub use apply::ApplyError;
 pub use bounds::{Bound, LowerBound};
 pub use costs::{CopyCost, CostError, Costs, GroupCosts, MessageCost, Piece};
 pub use problem::PlanError;
+pub use profile::Profile;
 pub use timeline::{Launch, Timeline};
 
 use super::bucketing::BucketPlan;
