@@ -1,5 +1,6 @@
 //! `plan`: when collectives are launched, travel together and are waited for, so that the step ends sooner.
 
+mod costs;
 mod report;
 
 use crate::fault::InputFault;
@@ -7,12 +8,13 @@ use crate::input::{Facts, FactsArgs};
 use crate::proof::{self, Source};
 use crate::talk::Progress;
 use crate::{Verdict, input, output, talk};
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Result, anyhow, bail};
 use bucketeer::check::{self, Options};
 use bucketeer::ir::Graph;
-use bucketeer::passes::schedule::{Costs, Effort, PlanError, ScheduleOptions, Timeline, plan};
+use bucketeer::passes::schedule::{Effort, PlanError, ScheduleOptions, Timeline, plan};
 use bucketeer_formats::Document;
 use bucketeer_types::sizes::parse_bytes;
+use costs::CostsArgs;
 use std::path::PathBuf;
 
 /// Plans a step: which collectives travel together, and where each is launched and waited for
@@ -27,9 +29,8 @@ pub struct PlanArgs {
     /// plain or gzip; `-` is stdin. It holds one graph, which is that of all ranks
     #[arg(value_name = "GRAPH")]
     graph: PathBuf,
-    /// The time of each node, and of messages by group and kind, as JSON; docs/planning.md says how it is written
-    #[arg(long, value_name = "FILE")]
-    costs: PathBuf,
+    #[command(flatten)]
+    costs: CostsArgs,
     /// The most bytes that may be alive at once: `normal` is what the graph needs as it stands and 1 GiB or 5 %,
     /// whichever is more; `same` is what it needs as it stands; `+5%` is that much more; a size such as 80GB; `none` is no limit
     #[arg(long, value_name = "CAP", default_value = "normal")]
@@ -131,11 +132,11 @@ pub fn run(arguments: PlanArgs) -> Result<Verdict> {
     let mut document = input::read_document(&arguments.graph)?;
     progress.pause(|| facts.apply(&mut document))?;
     input::well_formed(&label, &document)?;
-    let costs = read_costs(&arguments.costs)?;
     let Some(source) = document.only_graph().cloned() else {
         let count = crate::units::count(document.graphs().len(), "graph");
         bail!("{label} holds {count}; plan one at a time, with --graph N");
     };
+    let costs = arguments.costs.of(&source, &label)?;
     let refused = |error: PlanError| anyhow!(InputFault::of_file(&label, error.to_string()));
     let before = Timeline::of(&source, &costs).map_err(|error| refused(error.into()))?;
     let cap_bytes = arguments.memory.bytes(before.peak_bytes);
@@ -159,15 +160,6 @@ pub fn run(arguments: PlanArgs) -> Result<Verdict> {
     let verdict = report::show(&document.graphs()[0], &before, Some(&planned), cap_bytes, &view)?;
     proven.iter().for_each(|line| talk::say(line));
     Ok(verdict)
-}
-
-fn read_costs(path: &std::path::Path) -> Result<Costs> {
-    let label = input::label(path);
-    let bytes = std::fs::read(path).with_context(|| format!("cannot read {label}"))?;
-    let text =
-        String::from_utf8(bytes).map_err(|_| InputFault::of_file(&label, "the file is not UTF-8 text".to_owned()))?;
-    let (costs, _) = Costs::from_json(&text).map_err(|error| InputFault::of_file(&label, error.to_string()))?;
-    Ok(costs)
 }
 
 /// Proves a planned graph, and says on which conditions.

@@ -73,9 +73,9 @@ fn without_an_output_nothing_is_written_and_json_has_exact_numbers() {
 #[test]
 fn what_cannot_be_planned_is_refused_with_what_and_where() {
     let folder = folder();
-    folder.write("wrong.json", &COSTS.replace("\"d\"", "\"e\""));
+    folder.write("wrong.json", COSTS.replace("\"d\"", "\"e\""));
     folder.run("plan g.txt --costs wrong.json").expect(1, &["`e`, which is not a node of the graph", "g.txt"]);
-    folder.write("group.json", &COSTS.replace("\"world\"", "\"other\""));
+    folder.write("group.json", COSTS.replace("\"world\"", "\"other\""));
     folder.run("plan g.txt --costs group.json").expect(1, &["`r0`", "group `world`", "`other`"]);
     folder.run("plan g.txt --costs nowhere.json").expect(2, &["cannot read nowhere.json"]);
     folder.run("plan g.txt --costs costs.json --memory 10").expect(1, &["at most 10 bytes", "needs"]);
@@ -98,4 +98,25 @@ fn the_readme_and_the_page_show_what_the_tool_says() {
     for line in ran.out().lines().skip(1).take(3) {
         assert!(readme.contains(line), "README.md lacks {line}");
     }
+}
+
+#[test]
+fn a_machine_stands_for_costs_and_measured_times_for_shapes() {
+    let folder = folder();
+    let exposed = |line: &str| {
+        let ran = folder.run(line).expect(0, &["proven equal"]);
+        let json: Value = serde_json::from_str(ran.out()).unwrap();
+        let number = |of: &str| json["planned"][of].as_u64().unwrap();
+        (number("compute_ns"), number("exposed_ns"))
+    };
+    let (compute, by_shapes) = exposed("plan g.txt --profile h100 --json");
+    assert!(compute > 0 && by_shapes > 0);
+    // Half a second each: the first message is hidden behind the second computation.
+    folder.write("times.json", r#"{"schema": "bucketeer-times-1", "ns": {"c": 500000000, "d": 500000000}}"#);
+    let (compute, measured) = exposed("plan g.txt --profile h100 --times times.json --json");
+    assert_eq!(compute, 1_000_000_000);
+    assert!(measured > 0 && measured <= by_shapes, "{measured} {by_shapes}");
+    folder.run("plan g.txt --profile h101").expect(2, &["h101", "h100", "h100-ib"]);
+    folder.run("plan g.txt --profile h100 --costs costs.json").expect(2, &["cannot be used with"]);
+    folder.run("plan g.txt").expect(2, &["--costs"]);
 }

@@ -6,7 +6,7 @@
 //! offsets as it lies in memory) is counted by the same rule.
 
 use super::costs::CostError;
-use crate::ir::optable::split_target;
+use crate::ir::operators::split_target;
 use crate::ir::{Arg, DType, Graph, NodeId, TensorType, Type};
 
 /// A call, its arguments and their shapes.

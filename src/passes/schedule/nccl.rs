@@ -290,7 +290,8 @@ impl Message {
 /// ranks, or ranks that do not fill their nodes evenly. `bytes` are counted as [`message_bytes`](super::costs::message_bytes).
 #[must_use]
 pub fn time_ns(kind: CollectiveKind, ranks: u32, nodes: u32, architecture: Architecture, bytes: u64) -> Option<u64> {
-    if matches!(kind, CollectiveKind::AllToAll | CollectiveKind::Permute) || nodes == 0 || ranks % nodes != 0 {
+    if matches!(kind, CollectiveKind::AllToAll | CollectiveKind::Permute) || nodes == 0 || !ranks.is_multiple_of(nodes)
+    {
         return None;
     }
     match ranks {

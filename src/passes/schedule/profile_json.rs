@@ -209,7 +209,7 @@ mod tests {
         let twice = format!("{}, {}", &TEXT[..end], &TEXT[start..]);
         assert_eq!(Profile::from_json(&twice).unwrap_err().to_string(), "class of 2 ranks on 1 node: found twice");
         let pieces =
-            format!("[{}]", vec![r#"{"alpha_ns": 1, "ns_per_byte_num": 1, "ns_per_byte_den": 1}"#; 9].join(","));
+            format!("[{}]", [r#"{"alpha_ns": 1, "ns_per_byte_num": 1, "ns_per_byte_den": 1}"#; 9].join(","));
         let (start, end) = (
             TEXT.find("[\n            {\"alpha").unwrap_or_else(|| TEXT.find("[\n").unwrap()),
             TEXT.find("}]}}").unwrap(),

@@ -18,7 +18,7 @@ use super::costs::{CostError, Costs, Map, value_bytes};
 use super::flops;
 use super::profile::Rates;
 use crate::ir::bodies::called_graphs;
-use crate::ir::optable::{Alias, Effects, element_index};
+use crate::ir::operators::{Alias, Effects, element_index};
 use crate::ir::{DType, Dim, EffectTable, Graph, NodeId, Op, TensorType, Type};
 use hashbrown::HashSet;
 use rustc_hash::FxBuildHasher;
