@@ -1,6 +1,6 @@
 //! A store for ranks that are threads of one process.
 
-use super::shelf::{Done, KvTable, Value, WaitId, Waiting};
+use super::kv_table::{Done, KvTable, Value, WaitId, Waiting};
 use super::{Store, StoreError, first_keys};
 use crate::error::Fate;
 use crate::lock;

@@ -1,9 +1,9 @@
 //! What a fuzzer checks of the hub.
 
-use super::hub::{Rules, ServerState};
 use super::message::{Answer, ClientFrame, Hello, PROTOCOL_VERSION, Request, ServerFrame};
 use super::peer::PeerId;
 use super::secret::{Claim, Side};
+use super::server_state::{Rules, ServerState};
 use super::wire::Frames;
 use std::time::{Duration, Instant};
 

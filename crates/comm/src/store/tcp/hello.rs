@@ -1,10 +1,10 @@
 //! Who is let in.
 
-use super::hub::ServerState;
+use super::membership::RankState;
 use super::message::{Hello, PROTOCOL_VERSION, ServerFrame};
 use super::peer::{PeerId, Standing};
-use super::roll::RankState;
 use super::secret::{Claim, Proof, Side, random};
+use super::server_state::ServerState;
 use std::time::Instant;
 
 impl ServerState {

@@ -1,8 +1,8 @@
 //! The thread of a store's server: moves bytes between sockets and the hub. It never waits for one connection alone.
 
-use super::hub::ServerState;
 use super::peer::PeerId;
 use super::server::Shared;
+use super::server_state::ServerState;
 use crate::error::Fate;
 use crate::lock;
 use mio::net::{TcpListener, TcpStream};

@@ -1,8 +1,8 @@
 //! The store's server: its handle, and what it is opened with.
 
-use super::hub::{Rules, ServerState};
 use super::secret::Secret;
 use super::serve::{self, WAKER};
+use super::server_state::{Rules, ServerState};
 use crate::error::Fate;
 use crate::lock;
 use crate::store::{MAX_WORLD_SIZE, StoreError};

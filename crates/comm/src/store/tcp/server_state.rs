@@ -3,14 +3,14 @@
 //! A peer is a stranger until it has said who it is and shown that it has the secret; then it is a rank. What a peer is
 //! to be sent stays with it until the socket takes it.
 
+use super::membership::Membership;
 use super::message::{Answer, ClientFrame, MAX_FRAME_BYTES, MAX_HELLO_BYTES, Request, ServerFrame};
 use super::peer::{Peer, PeerId, Standing, Want};
-use super::roll::Membership;
 use super::secret::Secret;
 use super::wire::Malformed;
 use crate::error::Fate;
 use crate::store::first_keys;
-use crate::store::shelf::{Done, KvTable, WaitId, Waiting};
+use crate::store::kv_table::{Done, KvTable, WaitId, Waiting};
 use bucketeer_types::GlobalRank;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -157,7 +157,7 @@ impl ServerState {
 
     /// Notes how a rank went that this side knows to be gone before it came.
     pub fn ended(&mut self, rank: u32, fate: Fate) {
-        if self.roll.seat(rank) == Some(super::roll::RankState::Empty) {
+        if self.roll.seat(rank) == Some(super::membership::RankState::Empty) {
             self.roll.leave(rank, fate);
             self.tell_joining();
         }
@@ -380,6 +380,6 @@ impl ServerState {
     }
 }
 
-fn values_answer(values: &[crate::store::shelf::Value]) -> Answer {
+fn values_answer(values: &[crate::store::kv_table::Value]) -> Answer {
     Answer::Values(values.iter().map(|value| Some(value.to_vec())).collect())
 }
