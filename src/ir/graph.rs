@@ -2,8 +2,8 @@
 
 use super::args::{Arg, Args, ArgsTable, starts_with_list};
 use super::bodies::Bodies;
+use super::edit_log::{EditLog, Original};
 use super::entities::{ArgsId, GroupId, MetaId, Name, NodeId, RegionId, TypeId};
-use super::kept::{Kept, Originals};
 use super::names::Names;
 use super::operators::{Operator, Operators};
 use super::ops::{Collective, GlobalRank, Op};
@@ -139,7 +139,7 @@ pub struct Graph {
     groups: Vec<ProcessGroup>,
     regions: Vec<Region>,
     metas: Vec<Meta>,
-    originals: Option<Originals>,
+    edit_log: Option<EditLog>,
     /// Order edges beside those of data and memory.
     pub control: Vec<ControlEdge>,
     /// Likely values of symbols; they guide sizes, never meaning.
@@ -174,7 +174,7 @@ impl Graph {
             groups: Vec::new(),
             regions: vec![Region { parent: RegionId::ROOT, kind: RegionKind::Root, label: "".into() }],
             metas: vec![Meta::default()],
-            originals: None,
+            edit_log: None,
             control: Vec::new(),
             hints: IndexMap::new(),
             scheduled: false,
@@ -190,32 +190,34 @@ impl Graph {
         Self { names, nodes, operands, ..Self::new(name) }
     }
 
-    /// From now on, keeps what the nodes are now when they are edited; [`Graph::is_kept`] and [`Graph::edited`] tell.
-    pub fn keep_originals(&mut self) {
-        self.originals = Some(Originals::of(self.nodes.len()));
+    /// From now on, keeps what the graph is now: [`Graph::edit_log`] and [`Graph::original`] tell.
+    pub fn start_edit_log(&mut self) {
+        self.edit_log = Some(EditLog::of(&self.order, &self.control, self.nodes.len()));
     }
 
-    /// Keeps no originals any more.
-    pub fn forget_originals(&mut self) {
-        self.originals = None;
+    /// Forgets what the graph was.
+    pub fn stop_edit_log(&mut self) {
+        self.edit_log = None;
     }
 
-    /// Whether a node was there when [`Graph::keep_originals`] was called.
+    /// The log, if one was started.
     #[must_use]
-    pub fn is_kept(&self, id: NodeId) -> bool {
-        self.originals.as_ref().is_some_and(|originals| originals.contains(id))
+    pub const fn edit_log(&self) -> Option<&EditLog> {
+        self.edit_log.as_ref()
     }
 
-    /// What a node was at that time, if it was edited since. Metadata is not a part of it.
+    /// What a node was when the log was started; `None` for one that was made since, and without a log.
     #[must_use]
-    pub fn edited(&self, id: NodeId) -> Option<&Kept> {
-        self.originals.as_ref()?.get(id)
+    pub fn original(&self, id: NodeId) -> Option<Original<'_>> {
+        let log = self.edit_log.as_ref().filter(|log| log.contains(id))?;
+        let as_it_is = || Original { node: self.node(id), operands: self.operands(id) };
+        Some(log.edited(id).unwrap_or_else(as_it_is))
     }
 
     fn before_edit(&mut self, id: NodeId) {
-        if let Some(originals) = &mut self.originals {
+        if let Some(log) = &mut self.edit_log {
             let node = &self.nodes[id.index()];
-            originals.keep(id, node, &self.operands[node.operands()]);
+            log.before_edit(id, node, &self.operands[node.operands()]);
         }
     }
 
@@ -476,6 +478,7 @@ impl Graph {
 
     /// Gives a node metadata.
     pub fn set_meta(&mut self, id: NodeId, meta: Meta) {
+        self.before_edit(id);
         let meta_id = if meta == Meta::default() {
             MetaId::NONE
         } else {

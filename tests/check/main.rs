@@ -5,6 +5,7 @@ mod check;
 mod check_found;
 mod check_random;
 mod effects;
+mod filetests;
 mod found_communication;
 mod found_memory;
 mod found_values;

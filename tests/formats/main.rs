@@ -1,5 +1,6 @@
 //! Texts and files of others: FX, torch.export, HLO, StableHLO; read, and written back.
 
+mod edit_log;
 mod export;
 mod export_faults;
 mod found_reading;

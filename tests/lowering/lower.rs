@@ -1,10 +1,11 @@
-//! Lowering: each rule with both sides of its boundary. Every program here is proven, and read back from its text.
+//! Lowering: rules with both sides of their boundaries, where `tests/filetests/lower` does not have them as files. Every program
+//! here is proven, and read back from its text.
 
 use bucketeer::check::program::{Verdict, prove};
 use bucketeer::ir::Graph;
 use bucketeer::passes::Pipeline;
-use bucketeer::passes::lowering::{LowerError, LowerOptions, LowerReport, all_reduce_path, lower};
-use bucketeer::program::{BufferKind, CommOp, Path, Program, StepKind};
+use bucketeer::passes::lowering::{LowerOptions, LowerReport, all_reduce_path, lower};
+use bucketeer::program::{Path, Program, StepKind};
 
 fn graph(text: &str) -> Graph {
     bucketeer::ir::text::parse(text).unwrap_or_else(|error| panic!("{error}\n{text}"))
@@ -33,44 +34,8 @@ fn lowered(text: &str) -> (Program, LowerReport) {
     checked(&graph(text), &LowerOptions::default())
 }
 
-fn refused(text: &str) -> String {
-    lower(&graph(text), &LowerOptions::default()).expect_err("it is refused").to_string()
-}
-
-fn ops(program: &Program) -> Vec<&'static str> {
-    let op = |kind: &StepKind| match kind {
-        StepKind::Collective(collective) => Some(collective.op.name()),
-        _ => None,
-    };
-    program.steps.iter().filter_map(|step| op(&step.kind)).collect()
-}
-
 fn steps(program: &Program, wanted: fn(&StepKind) -> bool) -> usize {
     program.steps.iter().filter(|step| wanted(&step.kind)).count()
-}
-
-#[test]
-fn a_bucket_of_gathers_is_written_by_its_producers_and_unpacked_at_once() {
-    let text = "x = input bf16[5]; y = input bf16[3]\na = relu(x); b = neg(y)\n\
-                g = all_gather(a, G0:2); h = all_gather(b, G0:2)\nw = wait(g); v = wait(h)\noutput(w, v)";
-    let (program, report) = checked(&bucketed(text), &LowerOptions::default());
-    assert_eq!((report.packed, report.realised, report.padding_bytes), (0, 2, 16));
-    kit::assert_snapshot!(program);
-    let plain = LowerOptions { realise: false, ..LowerOptions::default() };
-    assert_eq!(checked(&bucketed(text), &plain).1.packed, 2);
-    let apart = LowerOptions { unpack_at_once: false, ..LowerOptions::default() };
-    let unpacks = |program: &Program| steps(program, |kind| matches!(kind, StepKind::Unpack(_)));
-    assert_eq!((unpacks(&program), unpacks(&checked(&bucketed(text), &apart).0)), (1, 2));
-}
-
-#[test]
-fn a_bucket_of_scatters_is_packed_rank_major_and_one_of_reduces_works_in_place() {
-    let scatter = "a = input f32[4,2]; b = input f32[2,3]\nr = reduce_scatter(a, sum, G0:2)\n\
-                   q = reduce_scatter(b, sum, G0:2)\nw = wait(r); v = wait(q)\noutput(w, v)";
-    kit::assert_snapshot!("scatters", checked(&bucketed(scatter), &LowerOptions::default()).0);
-    let reduce = "a = input f32[3]; b = input f32[5]\ns = all_reduce(a, sum, G0:2); t = all_reduce(b, sum, G0:2)\n\
-                  w = wait(s); v = wait(t)\noutput(neg(w), neg(v))";
-    kit::assert_snapshot!("reduces", checked(&bucketed(reduce), &LowerOptions::default()).0);
 }
 
 #[test]
@@ -94,36 +59,6 @@ fn a_value_is_written_into_its_slot_only_where_nobody_can_tell() {
 }
 
 #[test]
-fn a_cast_that_only_a_pack_reads_is_part_of_it() {
-    let text = |more: &str| {
-        format!(
-            "x = input f32[4]; y = input f32[4]\na = cast(x, bf16); b = cast(y, bf16)\n\
-             g = all_gather(a, G0:2); h = all_gather(b, G0:2)\nw = wait(g); v = wait(h)\noutput(w, v{more})"
-        )
-    };
-    let (program, report) = checked(&bucketed(&text("")), &LowerOptions::default());
-    assert_eq!((report.absorbed, report.packed), (2, 2));
-    assert_eq!(steps(&program, |kind| matches!(kind, StepKind::Compute(_))), 0);
-    assert_eq!(checked(&bucketed(&text(", neg(a)")), &LowerOptions::default()).1.absorbed, 1);
-    let integers = text("").replace("bf16", "i64");
-    assert_eq!(checked(&bucketed(&integers), &LowerOptions::default()).1.absorbed, 0);
-}
-
-#[test]
-fn a_reduce_works_in_place_only_on_private_storage_without_a_later_reader() {
-    let text = |sent: &str, more: &str| {
-        format!("x = input f32[4]\ny = relu(x)\ns = all_reduce({sent}, sum, G0:2); w = wait(s)\noutput(neg(w){more})")
-    };
-    let in_place = |text: &str| lowered(text).1.in_place;
-    assert_eq!(in_place(&text("y", "")), 1);
-    assert_eq!(in_place(&text("x", "")), 0, "an input");
-    assert_eq!(in_place(&text("y", ", neg(y)")), 0, "a later reader");
-    assert_eq!(in_place(&text("y", ", y")), 0, "it leaves the graph");
-    assert_eq!(in_place(&text("reshape(y, [2, 2])", "")), 1, "a view of private storage");
-    assert_eq!(in_place("x = input f32[4]\ny = relu(x)\ns = broadcast(y, 0, G0:2); w = wait(s)\noutput(neg(w))"), 1);
-}
-
-#[test]
 fn a_value_and_a_view_of_it_in_one_bucket_are_both_packed() {
     let text = "x = input f32[4]; r = relu(x); s = slice(r, 0, 2); cat = aten.cat.default([s, r]) : f32[6]\n\
                 h = all_gather(cat, G1:4); w = wait(h); output(w)";
@@ -131,60 +66,6 @@ fn a_value_and_a_view_of_it_in_one_bucket_are_both_packed() {
     // Read by nobody else, the same value is made in its slot.
     let apart = text.replace("s = slice(r, 0, 2)", "s = slice(neg(x), 0, 2)");
     assert_eq!(checked(&graph(&apart), &LowerOptions::default()).1.realised, 1);
-}
-
-#[test]
-fn every_collective_has_its_lowering() {
-    let text = "x = input f32[4,2]; y = input f32[4,2]; buf = input f32[8,2]; part = input f32[2,2]\n\
-                a = all_gather(x, G0:2); b = all_gather(x, G0:2, dim=1); c = reduce_scatter(x, avg, G0:2)\n\
-                d = reduce_scatter(x, max, G0:2, dim=1); e = all_reduce(x, sum, G0:2); f = broadcast(x, 1, G0:2)\n\
-                g = reduce(x, sum, 1, G0:2); h = all_to_all(x, [2, 2], [2, 2], G0:2) : f32[4,2]\n\
-                i = permute(x, [[0, 1], [1, 0]], G0:2); j = all_gather(x, out=buf, G0:2)\n\
-                k = all_reduce_(y, sum, G0:2)\nl = all_gather_coalesced([x, part], G0:2)\n\
-                m = all_reduce_coalesced([x, part], sum, G0:2)\n\
-                wa = wait(a); wb = wait(b); wc = wait(c); wd = wait(d); we = wait(e); wf = wait(f); wg = wait(g)\n\
-                wh = wait(h); wi = wait(i); wj = wait(j); wk = wait(k); l0 = wait(getitem(l, 0)); l1 = wait(getitem(l, 1))\n\
-                m0 = wait(getitem(m, 0)); m1 = wait(getitem(m, 1))\n\
-                output(wa, wb, wc, wd, we, wf, wg, wh, wi, neg(wj), neg(wk), l0, l1, m0, m1)";
-    let (program, report) = lowered(text);
-    let wanted = [
-        "all_gather",
-        "all_gather",
-        "reduce_scatter",
-        "reduce_scatter",
-        "all_reduce",
-        "broadcast",
-        "reduce",
-        "all_to_all",
-        "permute",
-        "all_gather",
-        "all_reduce",
-        "all_gather",
-        "all_reduce",
-    ];
-    assert_eq!(ops(&program), wanted);
-    assert_eq!(report.waits_dropped, 2, "one wait for a coalesced launch is enough");
-    kit::assert_snapshot!(program);
-}
-
-#[test]
-fn barriers_and_exchanges_that_are_calls_are_launches() {
-    let text = "x = input f32[4,6]\ng = all_reduce(x, sum, G0:2)\n_dtensor.barrier('G0')\n\
-                s = _dtensor.shard_dim_alltoall.default(x, 0, 1, 'G0') : f32[8,3]\nw = wait(g)\noutput(w, s)";
-    assert_eq!(ops(&lowered(text).0), ["all_reduce", "barrier", "all_to_all"]);
-    let sends =
-        "x = input f32[4]; y = relu(x)\ng = all_reduce(x, sum, G0:2); w = wait(g)\nisend(y, 1, 0, 'G0')\noutput(w)";
-    let (program, _) = lower(&graph(sends), &LowerOptions::default()).unwrap();
-    assert_eq!(ops(&program), ["all_reduce", "send"]);
-    assert!(refused(&sends.replace("'G0'", "'other'")).contains("names no group"));
-}
-
-#[test]
-fn what_moves_nothing_is_not_launched_and_its_wait_is_dropped() {
-    let text = "x = input f32[4]; e = input f32[0]\ns = all_reduce(x, sum, G1:1); t = all_gather(e, G0:2)\n\
-                w = wait(s); v = wait(t)\noutput(w, v)";
-    let (program, report) = lowered(text);
-    assert_eq!((program.launches(), report.waits_dropped), (0, 2));
 }
 
 #[test]
@@ -236,51 +117,6 @@ fn writes_go_where_the_graph_writes() {
 }
 
 #[test]
-fn symbolic_sizes_take_given_values_before_hinted_ones() {
-    let text = "hint s = 4\nx = input f32[s]\ng = all_gather(x, G0:2); w = wait(g)\noutput(w)";
-    let bytes = |options: &LowerOptions| checked(&graph(text), options).0.buffers[0].bytes;
-    assert_eq!(bytes(&LowerOptions::default()), 16);
-    let given = LowerOptions { symbols: [("s".into(), 6)].into_iter().collect(), ..LowerOptions::default() };
-    assert_eq!(bytes(&given), 24);
-    let error = refused(&text.replace("hint s = 4\n", ""));
-    assert!(error.contains("`x`") && error.contains("`s`"), "{error}");
-}
-
-#[test]
-fn what_cannot_be_lowered_is_refused_with_the_node_and_the_reason() {
-    let error = refused("x = input f32[4]\ns = all_reduce(x, sum, G0); w = wait(s)\noutput(w)");
-    assert!(error.contains("`s`") && error.contains("group `G0`"), "{error}");
-    let error = refused("x = input f32[4]\nregion loop(n=3) { y = neg(x) }\noutput(x)");
-    assert!(error.contains("region `loop(n=3)`"), "{error}");
-    let error = refused("m = input b8[4]\ns = all_reduce(m, avg, G0:2); w = wait(s)\noutput(w)");
-    assert!(error.contains("no average"), "{error}");
-    let error = refused("x = input f32[4] pending\nw = wait(x)\noutput(w)");
-    assert!(error.contains("in flight when the program starts"), "{error}");
-    let error =
-        lower(&graph("x = input f32[4]\noutput(x)"), &LowerOptions { align_bytes: 24, ..LowerOptions::default() });
-    assert!(matches!(error, Err(LowerError::Align(24))));
-}
-
-#[test]
-fn two_buckets_in_flight_lie_apart_and_a_third_takes_the_place_of_the_first() {
-    let mut text = String::new();
-    for k in 0..3 {
-        text += &format!("x{k} = input f32[256]\ny{k} = relu(x{k})\n");
-    }
-    text += "s0 = all_reduce(y0, sum, G0:2) impl=registered\ns1 = all_reduce(y1, sum, G0:2) impl=registered\n\
-             w0 = wait(s0); z0 = neg(w0)\ns2 = all_reduce(relu(y2), sum, G0:2) impl=registered\n\
-             w1 = wait(s1); z1 = neg(w1); w2 = wait(s2)\noutput(z0, z1, neg(w2))";
-    let (program, _) = lowered(&text);
-    let places: Vec<u64> = program
-        .buffers
-        .iter()
-        .filter(|buffer| buffer.kind == BufferKind::Comm)
-        .map(|buffer| buffer.place.unwrap().offset)
-        .collect();
-    assert_eq!(places, [0, 1024, 0]);
-}
-
-#[test]
 fn programs_that_are_out_of_shape_are_refused_with_their_place() {
     let (program, _) = lowered("x = input f32[4]\ns = all_reduce(relu(x), sum, G0:2); w = wait(s)\noutput(neg(w))");
     let text = program.to_string();
@@ -303,16 +139,6 @@ fn programs_that_are_out_of_shape_are_refused_with_their_place() {
         let _ = Program::parse(&text[..end]);
     }
     assert!(Program::from_json("{}").is_err());
-}
-
-#[test]
-fn a_sum_of_bools_is_their_maximum() {
-    let (program, _) = lowered("m = input b8[16]\ns = all_reduce(m, sum, G0:2); w = wait(s)\noutput(w)");
-    let op = program.steps.iter().find_map(|step| match &step.kind {
-        StepKind::Collective(collective) => Some(collective.op.clone()),
-        _ => None,
-    });
-    assert_eq!(op, Some(CommOp::AllReduce(bucketeer::ir::ReduceOp::Max)));
 }
 
 #[test]

@@ -3,6 +3,7 @@
 mod called_graphs;
 mod cuda_emit;
 mod cuda_kernels;
+mod filetests;
 mod host;
 mod lower;
 mod lower_faults;

@@ -262,6 +262,59 @@ mod tests {
         }
     }
 
+    /// The value of a float of two bytes, by the definition of its format.
+    fn defined(bits: u16, mantissa_bits: i32) -> f64 {
+        let (exponent_bits, fields) = (15 - mantissa_bits, i32::from(bits & 0x7fff));
+        let (exponent, mantissa) = (fields >> mantissa_bits, f64::from(fields & ((1 << mantissa_bits) - 1)));
+        let bias = (1 << (exponent_bits - 1)) - 1;
+        let one = 2f64.powi(mantissa_bits);
+        let magnitude = match exponent {
+            0 => mantissa / one * 2f64.powi(1 - bias),
+            special if special == (1 << exponent_bits) - 1 => {
+                if mantissa == 0.0 {
+                    f64::INFINITY
+                } else {
+                    f64::NAN
+                }
+            }
+            _ => (1.0 + mantissa / one) * 2f64.powi(exponent - bias),
+        };
+        if bits >> 15 == 1 { -magnitude } else { magnitude }
+    }
+
+    fn stored(dtype: DType, value: f64) -> u16 {
+        let mut out = Vec::new();
+        store_float(dtype, value, &mut out);
+        u16::from_le_bytes([out[0], out[1]])
+    }
+
+    #[test]
+    fn all_floats_of_two_bytes_are_what_their_formats_define_both_ways() {
+        for (dtype, mantissa_bits) in [(DType::F16, 10), (DType::Bf16, 7)] {
+            for bits in 0..=u16::MAX {
+                let (loaded, value) = (load_float(dtype, &bits.to_le_bytes()), defined(bits, mantissa_bits));
+                if value.is_nan() {
+                    assert!(loaded.is_nan() && load_float(dtype, &stored(dtype, loaded).to_le_bytes()).is_nan());
+                    continue;
+                }
+                assert_eq!(loaded.to_bits(), value.to_bits(), "{dtype:?} {bits:#06x}");
+                assert_eq!(stored(dtype, value), bits, "{dtype:?} {bits:#06x}");
+                // Between it and the next one further from zero, what is nearer counts, and the even one in the middle.
+                let next = match defined(bits.wrapping_add(1), mantissa_bits) {
+                    next if value.is_infinite() || next.is_nan() => continue,
+                    // As if the exponents went on.
+                    next if next.is_infinite() => value + (value - defined(bits - 1, mantissa_bits)),
+                    next => next,
+                };
+                let middle = value + (next - value) / 2.0;
+                assert_eq!(stored(dtype, middle), bits + (bits & 1), "{dtype:?} {bits:#06x} and a half");
+                let step = (next - value) / 16.0;
+                assert_eq!(stored(dtype, middle - step), bits, "{dtype:?} {bits:#06x} and less than a half");
+                assert_eq!(stored(dtype, middle + step), bits + 1, "{dtype:?} {bits:#06x} and more than a half");
+            }
+        }
+    }
+
     #[test]
     fn every_byte_of_a_small_float_is_itself_after_a_round_trip() {
         for dtype in [DType::F8E4m3fn, DType::F8E5m2, DType::F8E4m3fnuz, DType::F8E5m2fnuz] {

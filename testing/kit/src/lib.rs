@@ -7,6 +7,7 @@ mod calls;
 pub mod collective;
 pub mod fakegpu;
 pub mod files;
+pub mod filetests;
 pub mod interp;
 pub mod nccl_threads;
 pub mod planted;

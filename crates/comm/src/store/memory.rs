@@ -1,6 +1,6 @@
 //! A store for ranks that are threads of one process.
 
-use super::shelf::{Done, KvTable, Value, WaitId, Waiting};
+use super::kv_table::{Done, KvTable, Value, WaitId, Waiting};
 use super::{Store, StoreError, first_keys};
 use crate::error::Fate;
 use crate::lock;
@@ -31,7 +31,7 @@ pub struct MemoryStore {
 }
 
 struct World {
-    shelf: KvTable<Arc<Condvar>>,
+    table: KvTable<Arc<Condvar>>,
     /// What waits that have ended found, until their threads take it.
     found: HashMap<WaitId, Result<Vec<Value>, StoreError>>,
     gone: BTreeMap<GlobalRank, Fate>,
@@ -50,7 +50,7 @@ impl MemoryStore {
     /// The handles of all ranks of a world, in order.
     #[must_use]
     pub fn world(world_size: u32) -> Vec<Self> {
-        let world = World { shelf: KvTable::new(PLACE.to_owned()), found: HashMap::new(), gone: BTreeMap::new() };
+        let world = World { table: KvTable::new(PLACE.to_owned()), found: HashMap::new(), gone: BTreeMap::new() };
         let world = Arc::new(Mutex::new(world));
         (0..world_size).map(|rank| Self { rank: GlobalRank(rank), world_size, world: world.clone() }).collect()
     }
@@ -85,7 +85,7 @@ impl Store for MemoryStore {
 
     fn set(&self, key: &str, value: &[u8]) -> Result<(), StoreError> {
         self.with(|world| {
-            let done = world.shelf.set(key, value)?;
+            let done = world.table.set(key, value)?;
             world.tell(done);
             Ok(())
         })
@@ -93,14 +93,14 @@ impl Store for MemoryStore {
 
     fn set_once(&self, key: &str, value: &[u8]) -> Result<Vec<u8>, StoreError> {
         self.with(|world| {
-            let (there, done) = world.shelf.set_once(key, value)?;
+            let (there, done) = world.table.set_once(key, value)?;
             world.tell(done);
             Ok(there.to_vec())
         })
     }
 
     fn get(&self, keys: &[String]) -> Result<Vec<Option<Vec<u8>>>, StoreError> {
-        let values = self.with(|world| world.shelf.get(keys))?;
+        let values = self.with(|world| world.table.get(keys))?;
         Ok(values.into_iter().map(|value| value.map(|value| value.to_vec())).collect())
     }
 
@@ -108,7 +108,7 @@ impl Store for MemoryStore {
         let start = Instant::now();
         let woken = Arc::new(Condvar::new());
         let vecs = |values: Vec<Value>| values.iter().map(|value| value.to_vec()).collect();
-        let id = match self.with(|world| world.shelf.wait(keys.to_vec(), woken.clone()))? {
+        let id = match self.with(|world| world.table.wait(keys.to_vec(), woken.clone()))? {
             Waiting::Done(values) => return Ok(vecs(values)),
             Waiting::Until(id) => id,
         };
@@ -119,7 +119,7 @@ impl Store for MemoryStore {
             }
             let waited = start.elapsed();
             if waited >= timeout {
-                let missing = world.shelf.cancel(id).unwrap_or_default();
+                let missing = world.table.cancel(id).unwrap_or_default();
                 return Err(StoreError::Timeout { keys: first_keys(missing), waited });
             }
             world = woken.wait_timeout(world, timeout - waited).unwrap_or_else(PoisonError::into_inner).0;
@@ -128,14 +128,14 @@ impl Store for MemoryStore {
 
     fn add(&self, key: &str, delta: i64) -> Result<i64, StoreError> {
         self.with(|world| {
-            let (sum, done) = world.shelf.add(key, delta)?;
+            let (sum, done) = world.table.add(key, delta)?;
             world.tell(done);
             Ok(sum)
         })
     }
 
     fn remove(&self, key: &str) -> Result<bool, StoreError> {
-        self.with(|world| world.shelf.remove(key))
+        self.with(|world| world.table.remove(key))
     }
 
     fn gone(&self) -> Vec<(GlobalRank, Fate)> {

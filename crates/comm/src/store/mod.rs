@@ -10,9 +10,9 @@
 //! | [`TcpStore`], [`StoreServer`] | for ranks that are processes, on any number of machines |
 
 mod error;
+mod kv_table;
 mod limits;
 mod memory;
-mod shelf;
 #[cfg(feature = "tcp")]
 mod tcp;
 

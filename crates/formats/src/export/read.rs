@@ -148,9 +148,7 @@ impl<'a> GraphReader<'a> {
         self.out.nodes_array = self.span(record.nodes);
         self.out.nodes = parts.iter().map(|part| self.span(part)).collect();
         self.out.outputs = record.outputs.iter().map(|part| self.span(part)).collect();
-        self.out.order = self.graph.order().to_vec();
-        self.out.read = self.out.order.iter().map(|&id| *self.graph.node(id)).collect();
-        self.out.operands = self.out.order.iter().map(|&id| self.graph.operands(id).into()).collect();
+        self.graph.start_edit_log();
         Ok((self.graph, self.out, self.subgraphs))
     }
 

@@ -101,9 +101,9 @@ fn table(
 
 /// Whether a value that was read has another type now.
 fn is_changed(printer: &Printer<'_>, name: &str, (ty, id): &Value<'_>) -> bool {
-    let read = id.and_then(|id| printer.then.read.get(id.index()));
-    match read.filter(|node| printer.graph.text(node.name) == name) {
-        Some(node) => printer.graph.ty(node.ty) != *ty,
+    let then = id.and_then(|id| printer.graph.original(id));
+    match then.filter(|then| printer.graph.text(then.node.name) == name) {
+        Some(then) => printer.graph.ty(then.node.ty) != *ty,
         // A name that was something else's.
         None => true,
     }
@@ -172,7 +172,7 @@ fn storage_offset(printer: &Printer<'_>, id: NodeId) -> u64 {
 
 /// The offset that the JSON states of a value that is what it was.
 fn offset_read(printer: &Printer<'_>, id: NodeId) -> Option<u64> {
-    let read = printer.then.read.get(id.index())?;
+    let read = printer.graph.original(id)?.node;
     let now = printer.graph.node(id);
     if read.op != now.op || read.args != now.args || printer.then.origin[id.index()] == NONE {
         return None;

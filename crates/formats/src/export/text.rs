@@ -1,6 +1,6 @@
-//! Where the parts of a program stand in its JSON, and what its nodes were when they were read.
+//! Where the parts of a program stand in its JSON. What its nodes were is in the edit logs of its graphs.
 
-use bucketeer::ir::{Dim, Node, NodeId};
+use bucketeer::ir::Dim;
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
 use std::ops::Range;
@@ -39,10 +39,6 @@ pub(super) struct GraphText {
     /// By node of the graph: the node of the JSON that it is, or [`NONE`] for inputs, the output, and values of nodes
     /// that make several.
     pub origin: Vec<u32>,
-    /// Nodes, in order, and their operands, when they were read.
-    pub order: Vec<NodeId>,
-    pub read: Vec<Node>,
-    pub operands: Vec<Box<[NodeId]>>,
     /// The JSON of symbolic sizes, and SymPy's texts of symbols.
     pub dims: HashMap<Dim, Box<str>, FxBuildHasher>,
     pub symbols: HashMap<Box<str>, Box<str>, FxBuildHasher>,

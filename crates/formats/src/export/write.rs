@@ -9,7 +9,7 @@ use super::read::in_order;
 use super::records::{InputRecord, NodeRecord, union};
 use super::tables;
 use super::text::{GraphText, NONE, ProgramText};
-use bucketeer::ir::{Arg, Graph, Node, NodeId, Op, Type};
+use bucketeer::ir::{Arg, EditLog, Graph, NodeId, Op, Original, Type};
 use hashbrown::{HashMap, HashSet};
 use rustc_hash::FxBuildHasher;
 use std::ops::Range;
@@ -20,7 +20,7 @@ pub(super) fn print(text: &str, program: &ProgramText, graphs: &[Graph]) -> Opti
     let mut outputs = Vec::new();
     // Graphs inside of others come behind them, and are part of what is copied of them.
     for (index, (then, graph)) in program.graphs.iter().zip(graphs).enumerate().rev() {
-        if is_same(then, graph) {
+        if graph.is_as_logged(|now, then| then.does_the_same(now)) {
             continue;
         }
         let printer = Printer::new(text, then, graph);
@@ -59,21 +59,6 @@ struct Renamed {
     now: String,
 }
 
-/// Whether nodes, operands and their order are those that were read.
-fn is_same(then: &GraphText, graph: &Graph) -> bool {
-    graph.order() == then.order
-        && then
-            .order
-            .iter()
-            .zip(&then.read)
-            .zip(&then.operands)
-            .all(|((&id, node), operands)| same_node(graph.node(id), node) && graph.operands(id) == &**operands)
-}
-
-fn same_node(now: &Node, then: &Node) -> bool {
-    now.op == then.op && now.args == then.args && now.ty == then.ty
-}
-
 pub(super) struct Printer<'a> {
     pub text: &'a str,
     pub then: &'a GraphText,
@@ -91,16 +76,18 @@ impl<'a> Printer<'a> {
     fn new(text: &'a str, then: &'a GraphText, graph: &'a Graph) -> Self {
         let sorted = then.nodes.first().is_some_and(|range| text[range.clone()].starts_with("{\"inputs\""));
         let style = if sorted { Style::Sorted } else { Style::Fields };
-        let were = then.read.iter().map(|node| graph.text(node.name)).collect();
+        let order = graph.edit_log().map_or(&[][..], EditLog::order);
+        let read = || order.iter().filter_map(|&id| Some((id, graph.original(id)?)));
+        let were = read().map(|(_, read)| graph.text(read.node.name)).collect();
         let described = then.tensors.entries.iter().map(|(name, range)| (&**name, range)).collect();
         let mut printer = Self { text, then, graph, style, described, were, slots: HashMap::default() };
         // Where a node keeps its outputs, its values keep their names.
-        for (at, &id) in then.order.iter().enumerate() {
-            let is_item = then.origin[id.index()] == NONE && matches!(then.read[at].op, Op::Call(_));
-            if let Some(Arg::Int(index)) = graph.args(then.read[at].args).positional.get(1).filter(|_| is_item)
+        for (id, read) in read() {
+            let is_item = then.origin[id.index()] == NONE && matches!(read.node.op, Op::Call(_));
+            if let Some(Arg::Int(index)) = graph.args(read.node.args).positional.get(1).filter(|_| is_item)
                 && printer.keeps_outputs(printer.root_then(id))
             {
-                printer.slots.insert((then.operands[at][0], *index), id);
+                printer.slots.insert((read.operands[0], *index), id);
             }
         }
         for &id in graph.order() {
@@ -114,7 +101,7 @@ impl<'a> Printer<'a> {
     /// The node that made a value, when it was read.
     fn root_then(&self, mut id: NodeId) -> NodeId {
         while self.then.origin[id.index()] == NONE
-            && let Some(&operand) = self.then.operands[id.index()].first()
+            && let Some(&operand) = self.graph.original(id).and_then(|read| read.operands.first())
         {
             id = operand;
         }
@@ -128,11 +115,13 @@ impl<'a> Printer<'a> {
     }
 
     fn is_copied(&self, id: NodeId) -> bool {
-        self.origin(id).is_some() && same_node(self.graph.node(id), &self.then.read[id.index()])
+        let does_the_same = |read: Original<'_>| read.does_the_same(self.graph.node(id));
+        self.origin(id).is_some() && self.graph.original(id).is_some_and(does_the_same)
     }
 
     fn keeps_outputs(&self, id: NodeId) -> bool {
-        self.origin(id).is_some() && self.graph.node(id).ty == self.then.read[id.index()].ty
+        let makes_the_same = |read: Original<'_>| read.node.ty == self.graph.node(id).ty;
+        self.origin(id).is_some() && self.graph.original(id).is_some_and(makes_the_same)
     }
 
     /// The node and the index, if a value is an element of what a node with several makes.
@@ -208,7 +197,7 @@ impl<'a> Printer<'a> {
     /// Gives the operands of a copied node their names. `false` if they cannot be told apart.
     fn rename_operands(&self, id: NodeId, range: &Range<usize>, edits: &mut Edits) -> bool {
         let operands = self.graph.operands(id);
-        let then = &self.then.operands[id.index()];
+        let then = self.graph.original(id).map_or(&[][..], |read| read.operands);
         if operands.len() == then.len() && operands.iter().zip(then.iter()).all(|(&now, &then)| self.kept(now, then)) {
             return true;
         }

@@ -68,12 +68,7 @@ struct ClassText {
     body: u32,
     /// The return statement is the last one.
     statements: Vec<Statement>,
-    /// The nodes as they were read: inputs, then one for each statement.
-    nodes: Vec<bucketeer::ir::Node>,
-    /// Operands of all nodes as they were read, and where each node's end.
-    operands: Vec<NodeId>,
-    operand_ends: Vec<u32>,
-    /// How many of the nodes are inputs.
+    /// How many of the nodes are inputs: they come first, then one for each statement.
     inputs: usize,
     /// What a node was defined as, by name; `u32::MAX` for names of other things.
     definitions: Vec<u32>,
@@ -95,12 +90,6 @@ impl Statement {
 impl ClassText {
     fn end(&self) -> u32 {
         self.statements.last().map_or(self.body, |statement| statement.end)
-    }
-
-    /// The operands a node had when it was read.
-    fn operands_of(&self, index: usize) -> &[NodeId] {
-        let start = if index == 0 { 0 } else { self.operand_ends[index - 1] as usize };
-        &self.operands[start..self.operand_ends[index] as usize]
     }
 }
 

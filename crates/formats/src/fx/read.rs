@@ -158,9 +158,6 @@ impl<'a> ClassReader<'a> {
             indent: header.indent as u32,
             body: header.body as u32,
             statements: Vec::new(),
-            nodes: Vec::new(),
-            operands: Vec::new(),
-            operand_ends: Vec::new(),
             inputs: 0,
             definitions: Vec::new(),
             rebound: Vec::new(),
@@ -194,9 +191,10 @@ impl<'a> ClassReader<'a> {
             let name = self.define(input.name)?;
             self.push(Op::Input, name, ty, ArgsId::EMPTY);
         }
-        self.class.inputs = self.class.nodes.len();
+        self.class.inputs = self.graph.arena_len();
         while self.statement()? {}
         self.group_values.finish(&mut self.graph);
+        self.graph.start_edit_log();
         Ok((self.class, self.graph))
     }
 
@@ -429,7 +427,7 @@ impl<'a> ClassReader<'a> {
         if definitions.len() <= name.index() {
             definitions.resize(name.index() + 1, UNDEFINED);
         }
-        let first = std::mem::replace(&mut definitions[name.index()], self.class.nodes.len() as u32);
+        let first = std::mem::replace(&mut definitions[name.index()], self.graph.arena_len() as u32);
         if first != UNDEFINED {
             let first = self.line_of_node(first as usize);
             let problem = format!(
@@ -448,11 +446,7 @@ impl<'a> ClassReader<'a> {
     }
 
     fn push(&mut self, op: Op, name: Name, ty: TypeId, args: ArgsId) -> NodeId {
-        let id = self.graph.push(op, name, ty, args, &self.operands);
-        self.class.nodes.push(*self.graph.node(id));
-        self.class.operands.extend_from_slice(&self.operands);
-        self.class.operand_ends.push(self.class.operands.len() as u32);
-        id
+        self.graph.push(op, name, ty, args, &self.operands)
     }
 
     fn set_meta(&mut self, id: NodeId, is_collective: bool) {
@@ -465,9 +459,6 @@ impl<'a> ClassReader<'a> {
         match self.comments.files_meta {
             Some(meta) if members.is_none() => self.graph.node_mut(id).meta = meta,
             _ => self.make_meta(id, members, has_sources),
-        }
-        if let Some(node) = self.class.nodes.last_mut() {
-            *node = *self.graph.node(id);
         }
     }
 

@@ -6,17 +6,17 @@ use super::lex::scan_right_side;
 use super::statement::write_change;
 use super::tails::{LastUses, Seen, can_delete, write_tail};
 use super::{ClassText, Statement};
-use bucketeer::ir::{Graph, Node, NodeId, Op};
+use bucketeer::ir::{EditLog, Graph, Node, NodeId, Op, Original};
 
 /// Prints a file.
 pub(super) fn print(source: &Source, classes: &[ClassText], graphs: &[Graph]) -> Vec<u8> {
-    if classes.iter().zip(graphs).all(|(class, graph)| is_unchanged(class, graph)) {
+    if graphs.iter().all(is_unchanged) {
         return source.file().as_bytes().to_vec();
     }
     let mut out = Vec::with_capacity(source.raw().len() + source.raw().len() / 16);
     let mut at = 0;
     for (class, graph) in classes.iter().zip(graphs) {
-        if !is_unchanged(class, graph) {
+        if !is_unchanged(graph) {
             out.extend_from_slice(source.raw_lines(at, class.body as usize).as_bytes());
             ClassWriter::new(source, class, graph, &mut out).write();
             at = class.end() as usize;
@@ -26,21 +26,13 @@ pub(super) fn print(source: &Source, classes: &[ClassText], graphs: &[Graph]) ->
     out
 }
 
-fn is_unchanged(class: &ClassText, graph: &Graph) -> bool {
-    let order = graph.order();
-    order.len() == class.nodes.len()
-        && order.iter().enumerate().all(|(index, id)| id.index() == index)
-        && (0..class.nodes.len()).all(|index| {
-            let id = NodeId::from_index(index);
-            does_the_same(graph.node(id), &class.nodes[index])
-                && graph.node(id).meta == class.nodes[index].meta
-                && graph.operands(id) == class.operands_of(index)
-        })
+fn is_unchanged(graph: &Graph) -> bool {
+    graph.is_as_logged(|now, then| says_the_same(now, then) && now.meta == then.node.meta)
 }
 
 /// Whether a node still is what it was, operands and metadata aside.
-fn does_the_same(now: &Node, then: &Node) -> bool {
-    now.op == then.op && now.args == then.args && now.name == then.name && now.ty == then.ty
+fn says_the_same(now: &Node, then: &Original<'_>) -> bool {
+    then.does_the_same(now) && now.name == then.node.name
 }
 
 struct ClassWriter<'a> {
@@ -71,12 +63,11 @@ impl<'a> ClassWriter<'a> {
     }
 
     fn write(mut self) {
-        let then = LastUses::new(
-            self.class.nodes.len(),
-            (0..self.class.nodes.len()).map(|index| (NodeId::from_index(index), self.class.operands_of(index))),
-        );
-        let now = LastUses::of(self.graph);
-        let mut seen_then = Seen::new(self.class.nodes.len());
+        let graph = self.graph;
+        let read = graph.edit_log().map_or(&[][..], EditLog::order);
+        let then = read.iter().filter_map(|&id| Some((id, graph.original(id)?.operands)));
+        let (then, now) = (LastUses::new(graph.arena_len(), then), LastUses::of(graph));
+        let mut seen_then = Seen::new(graph.arena_len());
         let mut seen_now = Seen::new(self.graph.arena_len());
         let (mut deleted_then, mut deleted) = (Vec::new(), Vec::new());
         for &id in self.graph.order() {
@@ -88,21 +79,19 @@ impl<'a> ClassWriter<'a> {
             if self.class.has_tails && can_delete(op) {
                 now.deleted_by(id, self.graph.operands(id), &mut seen_now, &mut deleted);
             }
-            let index = id.index();
-            let statement = index.checked_sub(self.class.inputs).and_then(|at| self.class.statements.get(at));
-            match statement {
-                Some(statement) => {
+            let statement = id.index().checked_sub(self.class.inputs).and_then(|at| self.class.statements.get(at));
+            match statement.zip(graph.original(id)) {
+                Some((statement, read)) => {
                     deleted_then.clear();
-                    if self.class.has_tails && can_delete(self.class.nodes[index].op) {
-                        let operands = self.class.operands_of(index);
-                        then.deleted_by(id, operands, &mut seen_then, &mut deleted_then);
+                    if self.class.has_tails && can_delete(read.node.op) {
+                        then.deleted_by(id, read.operands, &mut seen_then, &mut deleted_then);
                     }
                     let same_tail = if self.class.rebound.is_empty() {
                         deleted == deleted_then && deleted.iter().all(|&id| self.has_old_name(id))
                     } else {
                         self.has_tail(statement, &deleted)
                     };
-                    self.old_statement(id, statement, (!same_tail).then_some(&deleted[..]));
+                    self.old_statement(id, statement, read, (!same_tail).then_some(&deleted[..]));
                 }
                 None => self.new_statement(id, &deleted),
             }
@@ -124,7 +113,7 @@ impl<'a> ClassWriter<'a> {
     }
 
     fn has_old_name(&self, id: NodeId) -> bool {
-        self.class.nodes.get(id.index()).is_some_and(|then| then.name == self.graph.node(id).name)
+        self.graph.original(id).is_some_and(|then| then.node.name == self.graph.node(id).name)
     }
 
     fn flush(&mut self) {
@@ -145,14 +134,11 @@ impl<'a> ClassWriter<'a> {
         self.pending.1 = end;
     }
 
-    fn old_statement(&mut self, id: NodeId, statement: &Statement, new_tail: Option<&[NodeId]>) {
-        let index = id.index();
-        let (now, then) = (self.graph.node(id), &self.class.nodes[index]);
-        let operands = self.graph.operands(id);
-        let same_operands =
-            operands == self.class.operands_of(index) && operands.iter().all(|&operand| self.has_old_name(operand));
-        let members = self.new_members(id, then);
-        let as_read = same_operands && does_the_same(now, then) && !self.has_other_names(operands);
+    fn old_statement(&mut self, id: NodeId, statement: &Statement, then: Original<'a>, new_tail: Option<&[NodeId]>) {
+        let (now, operands) = (self.graph.node(id), self.graph.operands(id));
+        let same_operands = operands == then.operands && operands.iter().all(|&operand| self.has_old_name(operand));
+        let members = self.new_members(id, then.node);
+        let as_read = same_operands && says_the_same(now, &then) && !self.has_other_names(operands);
         if as_read && new_tail.is_none() && members.is_none() {
             return self.copy(statement.lead as usize, statement.end as usize);
         }
@@ -167,9 +153,9 @@ impl<'a> ClassWriter<'a> {
         }
         self.line.push_str(indent);
         if !(statement.is_change() && self.change(id, statement, as_read)) {
-            self.left_side(id, statement);
-            let same_call = now.op == then.op && now.args == then.args;
-            if !(same_call && self.splice(id, statement, operands)) {
+            self.left_side(id, statement, then.node);
+            let same_call = now.op == then.node.op && now.args == then.node.args;
+            if !(same_call && self.splice(id, statement, operands, then.operands.len())) {
                 self.right_side(id, statement);
             }
         }
@@ -204,8 +190,8 @@ impl<'a> ClassWriter<'a> {
         changed.then(|| emit::members_comment(self.graph.meta_of(id))).flatten()
     }
 
-    fn left_side(&mut self, id: NodeId, statement: &Statement) {
-        let (now, then) = (self.graph.node(id), &self.class.nodes[id.index()]);
+    fn left_side(&mut self, id: NodeId, statement: &Statement, then: &Node) {
+        let now = self.graph.node(id);
         let right = statement.right as usize;
         if now.op == Op::Output {
             let is_return = then.op == Op::Output;
@@ -227,9 +213,9 @@ impl<'a> ClassWriter<'a> {
         emit::write_annotation(&mut self.line, self.graph, id, annotations);
     }
 
-    /// Puts the operands' names in the place of the old ones. Gives `false`, having done nothing, if the right side
-    /// has another number of them.
-    fn splice(&mut self, id: NodeId, statement: &Statement, operands: &[NodeId]) -> bool {
+    /// Puts the operands' names in the place of the old ones, of which there were so many. Gives `false`, having done
+    /// nothing, if the right side has another number of them.
+    fn splice(&mut self, id: NodeId, statement: &Statement, operands: &[NodeId], were: usize) -> bool {
         let (start, length) = (statement.right as usize, self.line.len());
         let mut copied = start;
         let mut next = 0;
@@ -247,7 +233,7 @@ impl<'a> ClassWriter<'a> {
             next += 1;
             true
         });
-        if scanned.is_err() || next != operands.len() || next != class.operands_of(id.index()).len() {
+        if scanned.is_err() || next != operands.len() || next != were {
             line.truncate(length);
             return false;
         }

@@ -52,8 +52,8 @@ const NOTES: &[&str] = &["metadata", "origin", "statistics", "control-predecesso
 /// No instruction, no node.
 pub(super) const NONE: u32 = u32::MAX;
 
-/// Which node is which instruction, and what was read beside the nodes. What those were, the graph keeps.
-#[derive(Clone, Debug, Default)]
+/// Which node is which instruction. What the nodes were is in the edit log of the graph.
+#[derive(Clone, Debug)]
 pub(super) struct Links {
     /// By node, of those that were read: its instruction. A collective and the wait behind it have the same.
     pub instruction: Vec<u32>,
@@ -62,10 +62,6 @@ pub(super) struct Links {
     pub value: Vec<u32>,
     /// By computation: its region, if it is one or the entry.
     pub region: Vec<Option<RegionId>>,
-    /// The order as it was read.
-    pub order: Vec<NodeId>,
-    /// The order edges that were read.
-    pub control: Vec<ControlEdge>,
 }
 
 /// Makes the graph of a module.
@@ -137,7 +133,6 @@ impl<'t> Builder<'t> {
             first: vec![NONE; count],
             value: vec![NONE; count],
             region: vec![None; module.computations.len()],
-            ..Links::default()
         };
         Ok(Self {
             text,
@@ -537,9 +532,7 @@ impl<'t> Builder<'t> {
         self.links.instruction.push(NONE);
         order.push(output);
         self.graph.set_order(order);
-        self.graph.keep_originals();
-        self.links.order = self.graph.order().to_vec();
-        self.links.control.clone_from(&self.graph.control);
+        self.graph.start_edit_log();
         Ok((self.graph, self.links))
     }
 }

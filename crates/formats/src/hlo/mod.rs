@@ -140,7 +140,7 @@ pub(super) fn begins(bytes: &[u8]) -> bool {
 /// The graph with names of letters, digits and `_`, as the other forms want them.
 pub(super) fn with_plain_names(graph: &Graph) -> Graph {
     let mut plain = graph.clone();
-    plain.forget_originals();
+    plain.stop_edit_log();
     let mut used = hashbrown::HashSet::<String, rustc_hash::FxBuildHasher>::default();
     let mut next = hashbrown::HashMap::<String, u32, rustc_hash::FxBuildHasher>::default();
     let is_word = |c: char| c.is_ascii_alphanumeric() || c == '_';

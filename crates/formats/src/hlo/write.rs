@@ -7,7 +7,7 @@
 use super::emit;
 use super::graph::{Links, NONE};
 use super::module::{Instruction, Module};
-use bucketeer::ir::{Graph, Node, NodeId, Op};
+use bucketeer::ir::{ControlEdge, Graph, NodeId, Op};
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
 
@@ -15,8 +15,9 @@ use rustc_hash::FxBuildHasher;
 pub(super) fn print(text: &str, module: &Module, links: &Links, graph: &Graph) -> Vec<u8> {
     let mut out = String::with_capacity(text.len() + text.len() / 16);
     let mut at = 0;
-    if !same_nodes(links, graph) {
-        let (then, now) = (bodies(links.order.iter().copied(), graph), bodies(graph.order().iter().copied(), graph));
+    let (order, control) = as_read(graph);
+    if graph.control != control || !graph.is_as_logged(|now, then| then.does_the_same(now)) {
+        let (then, now) = (bodies(order, graph), bodies(graph.order(), graph));
         let printer = Printer::new(text, module, links, graph);
         for (index, computation) in module.computations.iter().enumerate() {
             let Some(region) = links.region[index] else { continue };
@@ -32,27 +33,26 @@ pub(super) fn print(text: &str, module: &Module, links: &Links, graph: &Graph) -
     out.into_bytes()
 }
 
-/// Whether order, nodes, operands and order edges are those that were read.
-fn same_nodes(links: &Links, graph: &Graph) -> bool {
-    graph.order() == links.order && graph.control == links.control && links.order.iter().all(|&id| is_same(graph, id))
+/// Program order and order edges as they were read.
+fn as_read(graph: &Graph) -> (&[NodeId], &[ControlEdge]) {
+    graph.edit_log().map_or((&[], &[]), |log| (log.order(), log.control()))
 }
 
 /// Whether a node is what was read.
 fn is_same(graph: &Graph, id: NodeId) -> bool {
-    says_the_same(graph, id) && graph.edited(id).is_none_or(|then| graph.operands(id) == &*then.operands)
+    let then = graph.original(id);
+    then.is_some_and(|then| then.does_the_same(graph.node(id)) && graph.operands(id) == then.operands)
 }
 
 /// Whether a node is what was read, but for its operands.
 fn says_the_same(graph: &Graph, id: NodeId) -> bool {
-    let now = graph.node(id);
-    let same = |then: &Node| now.op == then.op && now.args == then.args && now.ty == then.ty;
-    graph.is_kept(id) && graph.edited(id).is_none_or(|then| same(&then.node))
+    graph.original(id).is_some_and(|then| then.does_the_same(graph.node(id)))
 }
 
 /// The nodes of each region, in order.
-fn bodies(order: impl Iterator<Item = NodeId>, graph: &Graph) -> Vec<Vec<NodeId>> {
+fn bodies(order: &[NodeId], graph: &Graph) -> Vec<Vec<NodeId>> {
     let mut bodies = vec![Vec::new(); graph.regions().len()];
-    order.for_each(|id| bodies[graph.node(id).region.index()].push(id));
+    order.iter().for_each(|&id| bodies[graph.node(id).region.index()].push(id));
     bodies
 }
 
@@ -74,24 +74,25 @@ pub(super) struct Printer<'a> {
 
 impl<'a> Printer<'a> {
     fn new(text: &'a str, module: &'a Module, links: &'a Links, graph: &'a Graph) -> Self {
+        let (order, control) = as_read(graph);
         let mut touched = vec![false; graph.regions().len()];
         for &id in graph.order().iter().filter(|&&id| !is_same(graph, id)) {
             touched[graph.node(id).region.index()] = true;
         }
         let mut before: HashMap<NodeId, Vec<NodeId>, FxBuildHasher> = HashMap::default();
-        for edge in &links.control {
+        for edge in control {
             before.entry(edge.after).or_default();
         }
         for edge in &graph.control {
             before.entry(edge.after).or_default().push(edge.before);
         }
-        if graph.control != links.control {
+        if graph.control != control {
             before.keys().for_each(|id| touched[graph.node(*id).region.index()] = true);
         }
         let mut by_name = HashMap::default();
-        for &id in &links.order {
-            let name = graph.edited(id).map_or_else(|| graph.node(id).name, |then| then.node.name);
-            by_name.insert(graph.text(name), id);
+        for &id in order {
+            let name = graph.original(id).map(|then| graph.text(then.node.name));
+            by_name.extend(name.map(|name| (name, id)));
         }
         let layouts = module.instructions.iter().any(|instruction| instruction.shape.of(text).contains("]{"));
         Self { text, module, links, graph, layouts, touched, before, by_name }
@@ -119,12 +120,10 @@ impl<'a> Printer<'a> {
 
     /// Whether a node is another name for its operand.
     pub(super) fn hands_on(&self, id: NodeId) -> bool {
-        let read = self.graph.is_kept(id);
-        match self.graph.node(id).op {
-            Op::Wait => !read || self.is_second(id),
-            Op::Call(_) if read && self.graph.edited(id).is_none_or(|then| then.node.op == self.graph.node(id).op) => {
-                false
-            }
+        let (op, then) = (self.graph.node(id).op, self.graph.original(id));
+        match op {
+            Op::Wait => then.is_none() || self.is_second(id),
+            Op::Call(_) if then.is_some_and(|then| then.node.op == op) => false,
             Op::Call(_) => matches!(self.graph.target_of(id), "aten.alias.default" | "aten.clone.default"),
             _ => false,
         }

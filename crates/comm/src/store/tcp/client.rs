@@ -65,8 +65,8 @@ impl TcpStore {
         self.link.as_ref().ok_or_else(|| self.lost("the handle is being dropped"))
     }
 
-    fn ask(&self, ask: Request) -> Result<Answer, StoreError> {
-        self.link()?.ask(ask)?.answer()
+    fn ask(&self, request: Request) -> Result<Answer, StoreError> {
+        self.link()?.ask(request)?.answer()
     }
 
     fn lost(&self, reason: &str) -> StoreError {

@@ -122,7 +122,7 @@ fn shake_hands(mut stream: TcpStream, options: &JoinOptions, end: Instant) -> Re
         nonce: rank_nonce,
     };
     let mut frames = Frames::default();
-    say(&mut stream, &ClientFrame::Hello(hello), end)?;
+    send(&mut stream, &ClientFrame::Hello(hello), end)?;
     let store_nonce = match hear(&mut stream, &mut frames, end)? {
         ServerFrame::Challenge { has_secret, nonce } if has_secret == secret.is_some() => nonce,
         ServerFrame::Challenge { .. } => {
@@ -132,7 +132,7 @@ fn shake_hands(mut stream: TcpStream, options: &JoinOptions, end: Instant) -> Re
         _ => return Err(Failure::NotYet(NO_STORE.to_owned())),
     };
     let claim = Claim { rank: rank.0, world_size: *world_size, rank_nonce, store_nonce };
-    say(&mut stream, &ClientFrame::Proof(claim.prove(Side::Rank, secret.as_ref())), end)?;
+    send(&mut stream, &ClientFrame::Proof(claim.prove(Side::Rank, secret.as_ref())), end)?;
     match hear(&mut stream, &mut frames, end)? {
         ServerFrame::Welcome { proof, heartbeat_ms, silence_ms, holder } => {
             if !claim.holds(&proof, Side::Store, secret.as_ref()) {
@@ -149,8 +149,8 @@ fn shake_hands(mut stream: TcpStream, options: &JoinOptions, end: Instant) -> Re
 /// What an answer means that makes no sense.
 const NO_STORE: &str = "the process listening there is not a bucketeer store";
 
-fn say(stream: &mut TcpStream, say: &ClientFrame, end: Instant) -> Result<(), Failure> {
-    let sent = stream.set_write_timeout(Some(left(end))).and_then(|()| stream.write_all(&say.encode()));
+fn send(stream: &mut TcpStream, frame: &ClientFrame, end: Instant) -> Result<(), Failure> {
+    let sent = stream.set_write_timeout(Some(left(end))).and_then(|()| stream.write_all(&frame.encode()));
     sent.map_err(|error| Failure::NotYet(broken(&error)))
 }
 

@@ -1,10 +1,10 @@
 //! Who is let in.
 
-use super::hub::ServerState;
+use super::membership::RankState;
 use super::message::{Hello, PROTOCOL_VERSION, ServerFrame};
 use super::peer::{PeerId, Standing};
-use super::roll::RankState;
 use super::secret::{Claim, Proof, Side, random};
+use super::server_state::ServerState;
 use std::time::Instant;
 
 impl ServerState {
@@ -33,7 +33,7 @@ impl ServerState {
             return self.refuse(id, reason, now);
         }
         // Another may have come in between.
-        if let Err(reason) = self.check_seat(claim.rank) {
+        if let Err(reason) = self.check_rank(claim.rank) {
             return self.refuse(id, reason, now);
         }
         let welcome = ServerFrame::Welcome {
@@ -43,7 +43,7 @@ impl ServerState {
             holder: self.rules.holder,
         };
         self.promote(id, claim.rank);
-        self.roll.arrive(claim.rank);
+        self.membership.arrive(claim.rank);
         self.tell(id, &welcome);
         self.tell_joining();
     }
@@ -71,15 +71,15 @@ impl ServerState {
             }
             _ => {}
         }
-        self.check_seat(rank)
+        self.check_rank(rank)
     }
 
-    fn check_seat(&self, rank: u32) -> Result<(), String> {
-        match self.roll.seat(rank) {
+    fn check_rank(&self, rank: u32) -> Result<(), String> {
+        match self.membership.state_of(rank) {
             Some(RankState::Empty) => Ok(()),
             Some(RankState::Here) => Err(format!("rank {rank} is there already; each process needs a rank of its own")),
             Some(RankState::Gone(fate)) => Err(format!("rank {rank} was there and {fate}; a rank cannot come back")),
-            None => Err(format!("there is no rank {rank}: the world has {}, from 0", self.roll.world_size())),
+            None => Err(format!("there is no rank {rank}: the world has {}, from 0", self.membership.world_size())),
         }
     }
 
@@ -87,7 +87,7 @@ impl ServerState {
         let Some(peer) = self.peer(id) else { return };
         let text = format!("{}: {reason}", peer.ip);
         self.tell(id, &ServerFrame::Refused(reason));
-        self.roll.refuse(text);
+        self.membership.refuse(text);
         self.send_off(id, now);
     }
 }

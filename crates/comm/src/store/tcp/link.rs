@@ -90,7 +90,7 @@ impl Link {
     }
 
     /// Sends a request.
-    pub fn ask(&self, ask: Request) -> Result<Asked<'_>, StoreError> {
+    pub fn ask(&self, request: Request) -> Result<Asked<'_>, StoreError> {
         let (sender, answer) = sync_channel(1);
         let id = {
             let mut state = lock(&self.shared.state);
@@ -102,7 +102,7 @@ impl Link {
             state.waiting.insert(id, sender);
             id
         };
-        self.shared.send(&ClientFrame::Request(id, ask))?;
+        self.shared.send(&ClientFrame::Request(id, request))?;
         Ok(Asked { link: self, id, answer })
     }
 
@@ -167,8 +167,8 @@ impl Asked<'_> {
 }
 
 impl Shared {
-    fn send(&self, say: &ClientFrame) -> Result<(), StoreError> {
-        let sent = lock(&self.writer).write_all(&say.encode());
+    fn send(&self, frame: &ClientFrame) -> Result<(), StoreError> {
+        let sent = lock(&self.writer).write_all(&frame.encode());
         sent.map_err(|error| {
             let reason = match error.kind() {
                 ErrorKind::WouldBlock | ErrorKind::TimedOut => format!("it took nothing for {:?}", self.silence),
@@ -209,12 +209,12 @@ impl Shared {
         let mut heard = Instant::now();
         loop {
             loop {
-                let tell = match frames.next(MAX_ANSWER_BYTES) {
+                let frame = match frames.next(MAX_ANSWER_BYTES) {
                     Ok(None) => break,
                     Ok(Some(body)) => ServerFrame::decode(&body),
                     Err(malformed) => Err(malformed),
                 };
-                match tell {
+                match frame {
                     Ok(ServerFrame::Answer(id, answer)) => self.hand_over(id, answer),
                     Ok(ServerFrame::Pong) => {}
                     Ok(ServerFrame::Closing(fate)) => return ("it was closed".to_owned(), fate),

@@ -134,14 +134,14 @@ impl ClientFrame {
             Self::Proof(proof) => Writer::new(2).raw(proof),
             Self::Ping => Writer::new(3),
             Self::Goodbye(fate) => Writer::new(4).u8(fate_code(*fate)),
-            Self::Request(id, ask) => encode_ask(*id, ask),
+            Self::Request(id, request) => encode_request(*id, request),
         }
         .finish()
     }
 
     pub fn decode(body: &[u8]) -> Result<Self, Malformed> {
         let mut read = Reader::new(body);
-        let say = match read.u8()? {
+        let frame = match read.u8()? {
             1 => {
                 if read.array()? != MAGIC {
                     return Err(Malformed);
@@ -159,18 +159,18 @@ impl ClientFrame {
             4 => Self::Goodbye(fate(&mut read)?),
             kind => {
                 let id = read.u64()?;
-                Self::Request(id, decode_ask(kind, &mut read)?)
+                Self::Request(id, decode_request(kind, &mut read)?)
             }
         };
         read.end()?;
-        Ok(say)
+        Ok(frame)
     }
 }
 
-fn encode_ask(id: u64, ask: &Request) -> Writer {
+fn encode_request(id: u64, request: &Request) -> Writer {
     let new = |kind| Writer::new(kind).u64(id);
     let keys = |kind, keys: &[String]| new(kind).list(keys.iter(), |to, key| to.bytes(key.as_bytes()));
-    match ask {
+    match request {
         Request::Set(key, value) => new(16).bytes(key.as_bytes()).bytes(value),
         Request::SetOnce(key, value) => new(17).bytes(key.as_bytes()).bytes(value),
         Request::Get(list) => keys(18, list),
@@ -184,7 +184,7 @@ fn encode_ask(id: u64, ask: &Request) -> Writer {
     }
 }
 
-fn decode_ask(kind: u8, read: &mut Reader<'_>) -> Result<Request, Malformed> {
+fn decode_request(kind: u8, read: &mut Reader<'_>) -> Result<Request, Malformed> {
     Ok(match kind {
         16 => Request::Set(read.text()?, read.bytes()?.to_vec()),
         17 => Request::SetOnce(read.text()?, read.bytes()?.to_vec()),
@@ -218,7 +218,7 @@ impl ServerFrame {
 
     pub fn decode(body: &[u8]) -> Result<Self, Malformed> {
         let mut read = Reader::new(body);
-        let tell = match read.u8()? {
+        let frame = match read.u8()? {
             1 => Self::Challenge { has_secret: flag(&mut read)?, nonce: read.array()? },
             2 => Self::Welcome {
                 proof: read.array()?,
@@ -235,7 +235,7 @@ impl ServerFrame {
             }
         };
         read.end()?;
-        Ok(tell)
+        Ok(frame)
     }
 }
 
@@ -317,7 +317,7 @@ mod tests {
     #[test]
     fn what_is_said_is_read_as_it_was_meant_and_not_if_it_is_cut() {
         let keys = vec!["a".to_owned(), String::new()];
-        let asks = [
+        let requests = [
             Request::Set("k".to_owned(), vec![0, 255]),
             Request::SetOnce("k".to_owned(), vec![]),
             Request::Get(keys.clone()),
@@ -336,15 +336,15 @@ mod tests {
             ClientFrame::Ping,
             ClientFrame::Goodbye(Fate::Panicked),
         ];
-        let says = asks.into_iter().map(|ask| ClientFrame::Request(u64::MAX, ask)).chain(others);
-        for say in says {
-            let frame = say.encode();
-            assert_eq!(ClientFrame::decode(&frame[4..]), Ok(say.clone()));
-            assert!(frame.len() - 4 <= MAX_HELLO_BYTES);
-            for end in 4..frame.len() {
-                assert!(ClientFrame::decode(&frame[4..end]).is_err(), "{say:?} cut to {end}");
+        let frames = requests.into_iter().map(|request| ClientFrame::Request(u64::MAX, request)).chain(others);
+        for frame in frames {
+            let bytes = frame.encode();
+            assert_eq!(ClientFrame::decode(&bytes[4..]), Ok(frame.clone()));
+            assert!(bytes.len() - 4 <= MAX_HELLO_BYTES);
+            for end in 4..bytes.len() {
+                assert!(ClientFrame::decode(&bytes[4..end]).is_err(), "{frame:?} cut to {end}");
             }
-            assert!(ClientFrame::decode(&[&frame[4..], &[0]].concat()).is_err(), "{say:?} and more");
+            assert!(ClientFrame::decode(&[&bytes[4..], &[0]].concat()).is_err(), "{frame:?} and more");
         }
     }
 
@@ -376,11 +376,11 @@ mod tests {
             ServerFrame::Pong,
             ServerFrame::Closing(Fate::Left),
         ];
-        for tell in answers.into_iter().map(|answer| ServerFrame::Answer(3, answer)).chain(others) {
-            let frame = tell.encode();
-            assert_eq!(ServerFrame::decode(&frame[4..]), Ok(tell.clone()));
-            for end in 4..frame.len() {
-                assert!(ServerFrame::decode(&frame[4..end]).is_err(), "{tell:?} cut to {end}");
+        for frame in answers.into_iter().map(|answer| ServerFrame::Answer(3, answer)).chain(others) {
+            let bytes = frame.encode();
+            assert_eq!(ServerFrame::decode(&bytes[4..]), Ok(frame.clone()));
+            for end in 4..bytes.len() {
+                assert!(ServerFrame::decode(&bytes[4..end]).is_err(), "{frame:?} cut to {end}");
             }
         }
     }

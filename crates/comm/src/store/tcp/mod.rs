@@ -9,14 +9,14 @@ mod client;
 mod connect;
 mod fuzz;
 mod hello;
-mod hub;
 mod link;
+mod membership;
 mod message;
 mod peer;
-mod roll;
 mod secret;
 mod serve;
 mod server;
+mod server_state;
 mod wire;
 
 pub use client::{LINGER, TcpStore};

@@ -2,7 +2,7 @@
 
 use super::secret::Claim;
 use super::wire::Frames;
-use crate::store::shelf::WaitId;
+use crate::store::kv_table::WaitId;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Instant;
 

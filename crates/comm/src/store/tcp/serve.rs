@@ -1,8 +1,9 @@
-//! The thread of a store's server: moves bytes between sockets and the hub. It never waits for one connection alone.
+//! The thread of a store's server: moves bytes between sockets and the server's state. It never waits for one connection
+//! alone.
 
-use super::hub::ServerState;
 use super::peer::PeerId;
 use super::server::Shared;
+use super::server_state::ServerState;
 use crate::error::Fate;
 use crate::lock;
 use mio::net::{TcpListener, TcpStream};
@@ -93,16 +94,16 @@ impl Serve {
             let mut state = lock(&shared.state);
             let now = Instant::now();
             let late = now >= next_tick;
-            self.accept(&mut state.hub, now, late);
-            self.turn(&mut state.hub, now);
+            self.accept(&mut state.server, now, late);
+            self.turn(&mut state.server, now);
             if late {
                 // After what came was heard: this thread may have been held up itself.
-                state.hub.tick(now);
-                self.settle_touched(&mut state.hub, now);
+                state.server.tick(now);
+                self.settle_touched(&mut state.server, now);
                 next_tick = now + self.tick;
             }
             if let Some(fate) = state.closing {
-                return self.finish(&mut state.hub, fate);
+                return self.finish(&mut state.server, fate);
             }
             drop(state);
             shared.changed.notify_all();
@@ -117,19 +118,19 @@ impl Serve {
     }
 
     /// Accepts who waits. Where the process has no descriptors left, a stranger has to go, and others wait for a tick.
-    fn accept(&mut self, hub: &mut ServerState, now: Instant, late: bool) {
+    fn accept(&mut self, server: &mut ServerState, now: Instant, late: bool) {
         if !self.accepting && !late {
             return;
         }
         self.accepting = true;
         for _ in 0..ACCEPTS {
             match self.listener.accept() {
-                Ok((stream, from)) => self.welcome(hub, stream, from.ip().to_canonical().to_string(), now),
+                Ok((stream, from)) => self.welcome(server, stream, from.ip().to_canonical().to_string(), now),
                 Err(error) if matches!(error.kind(), ErrorKind::ConnectionAborted | ErrorKind::Interrupted) => {}
                 Err(error) => {
                     self.accepting = false;
                     if error.kind() != ErrorKind::WouldBlock {
-                        hub.evict();
+                        server.evict();
                     }
                     return;
                 }
@@ -137,63 +138,63 @@ impl Serve {
         }
     }
 
-    fn welcome(&mut self, hub: &mut ServerState, mut stream: TcpStream, ip: String, now: Instant) {
+    fn welcome(&mut self, server: &mut ServerState, mut stream: TcpStream, ip: String, now: Instant) {
         let _ = stream.set_nodelay(true);
-        let id = hub.open(ip, now);
+        let id = server.open(ip, now);
         let interest = Interest::READABLE | Interest::WRITABLE;
         if self.poll.registry().register(&mut stream, Token(id), interest).is_err() {
-            return hub.closed(id);
+            return server.closed(id);
         }
         self.sockets.insert(id, Socket { stream, readable: true, shut: false });
         self.ready.insert(id);
     }
 
     /// Reads once from each socket that has something, and sends what there is to send.
-    fn turn(&mut self, hub: &mut ServerState, now: Instant) {
+    fn turn(&mut self, server: &mut ServerState, now: Instant) {
         let ids = std::mem::take(&mut self.ready);
         for &id in &ids {
-            self.read(hub, id, now);
+            self.read(server, id, now);
         }
         for &id in &ids {
-            self.settle(hub, id, now);
+            self.settle(server, id, now);
         }
-        self.settle_touched(hub, now);
+        self.settle_touched(server, now);
     }
 
     /// Looks at all that have news. A connection that turns out to be broken is news to others.
-    fn settle_touched(&mut self, hub: &mut ServerState, now: Instant) {
+    fn settle_touched(&mut self, server: &mut ServerState, now: Instant) {
         loop {
-            let ids = hub.take_touched();
+            let ids = server.take_touched();
             if ids.is_empty() {
                 return;
             }
             for id in ids {
-                self.settle(hub, id, now);
+                self.settle(server, id, now);
             }
         }
     }
 
-    fn read(&mut self, hub: &mut ServerState, id: PeerId, now: Instant) {
-        if hub.peer(id).is_some_and(|peer| peer.paused) {
-            hub.proceed(id, now);
+    fn read(&mut self, server: &mut ServerState, id: PeerId, now: Instant) {
+        if server.peer(id).is_some_and(|peer| peer.paused) {
+            server.proceed(id, now);
         }
         let Some(socket) = self.sockets.get_mut(&id).filter(|socket| socket.readable) else { return };
-        if hub.peer(id).is_none_or(|peer| peer.is_paused()) {
+        if server.peer(id).is_none_or(|peer| peer.is_paused()) {
             return;
         }
         match socket.stream.read(&mut self.buffer) {
-            Ok(0) => hub.closed(id),
-            Ok(len) => hub.hear(id, &self.buffer[..len], now),
+            Ok(0) => server.closed(id),
+            Ok(len) => server.hear(id, &self.buffer[..len], now),
             Err(error) if error.kind() == ErrorKind::WouldBlock => socket.readable = false,
             Err(error) if error.kind() == ErrorKind::Interrupted => {}
-            Err(_) => hub.closed(id),
+            Err(_) => server.closed(id),
         }
     }
 
     /// Sends what the socket takes, and looks at what is to become of it.
-    fn settle(&mut self, hub: &mut ServerState, id: PeerId, now: Instant) {
+    fn settle(&mut self, server: &mut ServerState, id: PeerId, now: Instant) {
         let Some(socket) = self.sockets.get_mut(&id) else { return };
-        let Some(peer) = hub.peer(id) else { return self.forget(id) };
+        let Some(peer) = server.peer(id) else { return self.forget(id) };
         while !peer.out.is_empty() {
             match socket.stream.write(peer.out.as_slices().0) {
                 Ok(len) => {
@@ -206,7 +207,7 @@ impl Serve {
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == ErrorKind::WouldBlock => break,
                 Err(_) => {
-                    hub.closed(id);
+                    server.closed(id);
                     return self.forget(id);
                 }
             }
@@ -230,13 +231,13 @@ impl Serve {
     }
 
     /// Sends what is left, and waits for ranks to close their ends, so that they read it.
-    fn finish(mut self, hub: &mut ServerState, fate: Fate) {
+    fn finish(mut self, server: &mut ServerState, fate: Fate) {
         let now = Instant::now();
-        hub.close(fate, now);
+        server.close(fate, now);
         let end = now + CLOSE_LIMIT;
         let mut events = Events::with_capacity(EVENTS);
         loop {
-            self.turn(hub, now);
+            self.turn(server, now);
             let left = end.saturating_duration_since(Instant::now());
             if self.sockets.is_empty() || left.is_zero() {
                 return;

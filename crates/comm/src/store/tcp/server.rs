@@ -1,8 +1,8 @@
 //! The store's server: its handle, and what it is opened with.
 
-use super::hub::{Rules, ServerState};
 use super::secret::Secret;
 use super::serve::{self, WAKER};
+use super::server_state::{Rules, ServerState};
 use crate::error::Fate;
 use crate::lock;
 use crate::store::{MAX_WORLD_SIZE, StoreError};
@@ -63,12 +63,12 @@ pub struct StoreServer {
 /// What the handle and the thread share.
 pub(super) struct Shared {
     pub state: Mutex<State>,
-    /// The roll may have changed.
+    /// Ranks may have come or gone.
     pub changed: Condvar,
 }
 
 pub(super) struct State {
-    pub hub: ServerState,
+    pub server: ServerState,
     /// The store is to be closed, and how its holder goes.
     pub closing: Option<Fate>,
 }
@@ -89,8 +89,8 @@ impl StoreServer {
         let waker = Waker::new(poll.registry(), WAKER).map_err(fail_io)?;
         let tick = (options.heartbeat.min(options.hello_limit) / 4)
             .clamp(Duration::from_millis(5), Duration::from_millis(250));
-        let hub = ServerState::new(rules(options), bound.to_string());
-        let shared = Arc::new(Shared { state: Mutex::new(State { hub, closing: None }), changed: Condvar::new() });
+        let server = ServerState::new(rules(options), bound.to_string());
+        let shared = Arc::new(Shared { state: Mutex::new(State { server, closing: None }), changed: Condvar::new() });
         let serve = serve::Serve::new(poll, listener, shared.clone(), tick).map_err(fail_io)?;
         let thread = std::thread::Builder::new().name("bucketeer store".to_owned());
         let thread = thread.spawn(move || serve.run()).map_err(fail_io)?;
@@ -106,24 +106,24 @@ impl StoreServer {
     /// Ranks that are there now, in order.
     #[must_use]
     pub fn here(&self) -> Vec<GlobalRank> {
-        lock(&self.shared.state).hub.roll.here()
+        lock(&self.shared.state).server.membership.here()
     }
 
     /// Ranks that are gone, in order, and how.
     #[must_use]
     pub fn gone(&self) -> Vec<(GlobalRank, Fate)> {
-        lock(&self.shared.state).hub.roll.gone()
+        lock(&self.shared.state).server.membership.gone()
     }
 
     /// Who was not let in, and who sent what makes no sense.
     #[must_use]
     pub fn refused(&self) -> Vec<String> {
-        lock(&self.shared.state).hub.roll.refused()
+        lock(&self.shared.state).server.membership.refused()
     }
 
     /// Says how a rank went that has not come: whoever started its process knows. Others that wait for it are told.
     pub fn ended(&self, rank: GlobalRank, fate: Fate) {
-        lock(&self.shared.state).hub.ended(rank.0, fate);
+        lock(&self.shared.state).server.ended(rank.0, fate);
         // Without it the thread looks at its next tick.
         let _ = self.waker.wake();
     }
@@ -134,7 +134,7 @@ impl StoreServer {
         let start = Instant::now();
         let mut state = lock(&self.shared.state);
         loop {
-            if state.hub.roll.here().is_empty() {
+            if state.server.membership.here().is_empty() {
                 return true;
             }
             let waited = start.elapsed();

@@ -3,14 +3,14 @@
 //! A peer is a stranger until it has said who it is and shown that it has the secret; then it is a rank. What a peer is
 //! to be sent stays with it until the socket takes it.
 
+use super::membership::Membership;
 use super::message::{Answer, ClientFrame, MAX_FRAME_BYTES, MAX_HELLO_BYTES, Request, ServerFrame};
 use super::peer::{Peer, PeerId, Standing, Want};
-use super::roll::Membership;
 use super::secret::Secret;
 use super::wire::Malformed;
 use crate::error::Fate;
 use crate::store::first_keys;
-use crate::store::shelf::{Done, KvTable, WaitId, Waiting};
+use crate::store::kv_table::{Done, KvTable, WaitId, Waiting};
 use bucketeer_types::GlobalRank;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -35,13 +35,13 @@ pub(super) struct Rules {
     pub max_strangers: usize,
 }
 
-/// Who waits on the shelf: a peer, and the number of its request.
+/// Who waits for values: a peer, and the number of its request.
 type Ticket = (PeerId, u64);
 
 pub(super) struct ServerState {
     pub(super) rules: Rules,
-    pub(super) roll: Membership,
-    shelf: KvTable<Ticket>,
+    pub(super) membership: Membership,
+    table: KvTable<Ticket>,
     peers: BTreeMap<PeerId, Peer>,
     /// Peers that are not ranks, or not any more, in the order in which they came.
     strangers: BTreeSet<PeerId>,
@@ -55,9 +55,9 @@ pub(super) struct ServerState {
 impl ServerState {
     pub fn new(rules: Rules, place: String) -> Self {
         Self {
-            roll: Membership::new(rules.world_size),
+            membership: Membership::new(rules.world_size),
             rules,
-            shelf: KvTable::new(place),
+            table: KvTable::new(place),
             peers: BTreeMap::new(),
             strangers: BTreeSet::new(),
             joining: Vec::new(),
@@ -109,13 +109,13 @@ impl ServerState {
                 Standing::Stranger { .. } | Standing::Claimed { .. } => MAX_HELLO_BYTES,
                 Standing::Rank { .. } => MAX_FRAME_BYTES,
             };
-            let say = match peer.frames.next(most) {
+            let frame = match peer.frames.next(most) {
                 Ok(None) => return,
                 Ok(Some(body)) => ClientFrame::decode(&body),
                 Err(Malformed) => Err(Malformed),
             };
-            match say {
-                Ok(say) => self.take(id, say, now),
+            match frame {
+                Ok(frame) => self.take(id, frame, now),
                 Err(Malformed) => return self.babble(id),
             }
         }
@@ -139,7 +139,7 @@ impl ServerState {
                 && matches!(peer.standing, Standing::Stranger { .. } | Standing::Claimed { .. })
             {
                 let text = format!("{}: did not say who it is within {:?}", peer.ip, self.rules.hello_limit);
-                self.roll.refuse(text);
+                self.membership.refuse(text);
             }
             self.drop_peer(id);
         }
@@ -157,8 +157,8 @@ impl ServerState {
 
     /// Notes how a rank went that this side knows to be gone before it came.
     pub fn ended(&mut self, rank: u32, fate: Fate) {
-        if self.roll.seat(rank) == Some(super::roll::RankState::Empty) {
-            self.roll.leave(rank, fate);
+        if self.membership.state_of(rank) == Some(super::membership::RankState::Empty) {
+            self.membership.leave(rank, fate);
             self.tell_joining();
         }
     }
@@ -171,14 +171,14 @@ impl ServerState {
         let ids: Vec<PeerId> = self.peers.keys().copied().collect();
         for id in ids {
             self.tell(id, &ServerFrame::Closing(fate));
-            self.unseat(id);
+            self.drop_waits(id);
             self.send_off(id, now);
         }
     }
 
-    fn take(&mut self, id: PeerId, say: ClientFrame, now: Instant) {
+    fn take(&mut self, id: PeerId, frame: ClientFrame, now: Instant) {
         let Some(peer) = self.peers.get(&id) else { return };
-        match (say, &peer.standing) {
+        match (frame, &peer.standing) {
             (ClientFrame::Hello(hello), Standing::Stranger { since }) => {
                 let since = *since;
                 self.greet(id, hello, since, now);
@@ -186,14 +186,14 @@ impl ServerState {
             (ClientFrame::Proof(proof), &Standing::Claimed { claim, .. }) => self.admit(id, claim, &proof, now),
             (ClientFrame::Ping, Standing::Rank { .. }) => self.tell(id, &ServerFrame::Pong),
             (ClientFrame::Goodbye(fate), &Standing::Rank { rank, .. }) => {
-                self.unseat(id);
-                self.roll.leave(rank, fate);
+                self.drop_waits(id);
+                self.membership.leave(rank, fate);
                 self.tell_joining();
                 self.send_off(id, now);
             }
-            (ClientFrame::Request(request, ask), Standing::Rank { .. }) => {
-                if let Some(answer) = self.answer(id, request, ask) {
-                    self.tell(id, &ServerFrame::Answer(request, answer));
+            (ClientFrame::Request(number, request), Standing::Rank { .. }) => {
+                if let Some(answer) = self.answer(id, number, request) {
+                    self.tell(id, &ServerFrame::Answer(number, answer));
                 }
             }
             _ => self.babble(id),
@@ -201,24 +201,24 @@ impl ServerState {
     }
 
     /// The answer, unless it is to come later.
-    fn answer(&mut self, id: PeerId, request: u64, ask: Request) -> Option<Answer> {
-        let result = match ask {
-            Request::Set(key, value) => self.shelf.set(&key, &value).map(|done| (Answer::Done, done)),
+    fn answer(&mut self, id: PeerId, number: u64, request: Request) -> Option<Answer> {
+        let result = match request {
+            Request::Set(key, value) => self.table.set(&key, &value).map(|done| (Answer::Done, done)),
             Request::SetOnce(key, value) => self
-                .shelf
+                .table
                 .set_once(&key, &value)
                 .map(|(there, done)| (Answer::Values(vec![Some(there.to_vec())]), done)),
-            Request::Get(keys) => self.shelf.get(&keys).map(|values| {
+            Request::Get(keys) => self.table.get(&keys).map(|values| {
                 let values = values.into_iter().map(|value| value.map(|value| value.to_vec()));
                 (Answer::Values(values.collect()), Vec::new())
             }),
-            Request::Add(key, delta) => self.shelf.add(&key, delta).map(|(sum, done)| (Answer::Number(sum), done)),
-            Request::Remove(key) => self.shelf.remove(&key).map(|there| (Answer::Number(there.into()), Vec::new())),
-            Request::Gone => Ok((Answer::Gone(self.roll.gone()), Vec::new())),
-            Request::Refused => Ok((Answer::Texts(self.roll.refused()), Vec::new())),
-            Request::Wait(keys) => return self.wait(id, request, keys),
-            Request::Join => return self.join(id, request),
-            Request::Cancel => return self.cancel(id, request),
+            Request::Add(key, delta) => self.table.add(&key, delta).map(|(sum, done)| (Answer::Number(sum), done)),
+            Request::Remove(key) => self.table.remove(&key).map(|there| (Answer::Number(there.into()), Vec::new())),
+            Request::Gone => Ok((Answer::Gone(self.membership.gone()), Vec::new())),
+            Request::Refused => Ok((Answer::Texts(self.membership.refused()), Vec::new())),
+            Request::Wait(keys) => return self.wait(id, number, keys),
+            Request::Join => return self.join(id, number),
+            Request::Cancel => return self.cancel(id, number),
         };
         match result {
             Ok((answer, done)) => {
@@ -229,91 +229,91 @@ impl ServerState {
         }
     }
 
-    fn wait(&mut self, id: PeerId, request: u64, keys: Vec<String>) -> Option<Answer> {
-        if let Some(refusal) = self.check_waits(id, request) {
+    fn wait(&mut self, id: PeerId, number: u64, keys: Vec<String>) -> Option<Answer> {
+        if let Some(refusal) = self.check_waits(id, number) {
             return Some(refusal);
         }
-        match self.shelf.wait(keys, (id, request)) {
+        match self.table.wait(keys, (id, number)) {
             Ok(Waiting::Done(values)) => Some(values_answer(&values)),
             Ok(Waiting::Until(wait)) => {
-                self.note_wait(id, request, Want::Keys(wait));
+                self.note_wait(id, number, Want::Keys(wait));
                 None
             }
             Err(error) => Some(error.into()),
         }
     }
 
-    fn join(&mut self, id: PeerId, request: u64) -> Option<Answer> {
-        if let Some(refusal) = self.check_waits(id, request) {
+    fn join(&mut self, id: PeerId, number: u64) -> Option<Answer> {
+        if let Some(refusal) = self.check_waits(id, number) {
             return Some(refusal);
         }
-        if self.roll.all_arrived() {
+        if self.membership.all_arrived() {
             return Some(Answer::Done);
         }
-        if self.roll.cannot_be_whole() {
-            return Some(Answer::Absent(self.roll.absent()));
+        if self.membership.cannot_be_whole() {
+            return Some(Answer::Absent(self.membership.absent()));
         }
-        self.joining.push((id, request));
-        self.note_wait(id, request, Want::Ranks);
+        self.joining.push((id, number));
+        self.note_wait(id, number, Want::Ranks);
         None
     }
 
     /// Ends a wait, whose answer this is. One that has ended has its answer.
-    fn cancel(&mut self, id: PeerId, request: u64) -> Option<Answer> {
-        match self.peers.get_mut(&id)?.waits_mut()?.remove(&request)? {
-            Want::Keys(wait) => self.shelf.cancel(wait).map(|missing| Answer::Missing(first_keys(missing))),
+    fn cancel(&mut self, id: PeerId, number: u64) -> Option<Answer> {
+        match self.peers.get_mut(&id)?.waits_mut()?.remove(&number)? {
+            Want::Keys(wait) => self.table.cancel(wait).map(|missing| Answer::Missing(first_keys(missing))),
             Want::Ranks => {
-                self.joining.retain(|&ticket| ticket != (id, request));
-                Some(Answer::Absent(self.roll.absent()))
+                self.joining.retain(|&ticket| ticket != (id, number));
+                Some(Answer::Absent(self.membership.absent()))
             }
         }
     }
 
-    fn check_waits(&self, id: PeerId, request: u64) -> Option<Answer> {
+    fn check_waits(&self, id: PeerId, number: u64) -> Option<Answer> {
         let waits = self.peers.get(&id)?.waits()?;
         if waits.len() >= MAX_WAITS {
             return Some(Answer::Refuse(format!("a rank may have {MAX_WAITS} waits at a time")));
         }
-        let twice = waits.contains_key(&request);
-        twice.then(|| Answer::Refuse(format!("request {request} waits already")))
+        let twice = waits.contains_key(&number);
+        twice.then(|| Answer::Refuse(format!("request {number} waits already")))
     }
 
-    fn note_wait(&mut self, id: PeerId, request: u64, want: Want) {
+    fn note_wait(&mut self, id: PeerId, number: u64, want: Want) {
         if let Some(waits) = self.peers.get_mut(&id).and_then(Peer::waits_mut) {
-            waits.insert(request, want);
+            waits.insert(number, want);
         }
     }
 
     fn end_waits(&mut self, done: Vec<Done<Ticket>>) {
-        for Done { ticket: (id, request), values, .. } in done {
+        for Done { ticket: (id, number), values, .. } in done {
             if let Some(waits) = self.peers.get_mut(&id).and_then(Peer::waits_mut) {
-                waits.remove(&request);
+                waits.remove(&number);
             }
             let answer = values.map_or_else(Answer::from, |values| values_answer(&values));
-            self.tell(id, &ServerFrame::Answer(request, answer));
+            self.tell(id, &ServerFrame::Answer(number, answer));
         }
     }
 
     /// Answers those that wait for all ranks, if there is an answer.
     pub(super) fn tell_joining(&mut self) {
-        let answer = if self.roll.all_arrived() {
+        let answer = if self.membership.all_arrived() {
             Answer::Done
-        } else if self.roll.cannot_be_whole() && !self.joining.is_empty() {
-            Answer::Absent(self.roll.absent())
+        } else if self.membership.cannot_be_whole() && !self.joining.is_empty() {
+            Answer::Absent(self.membership.absent())
         } else {
             return;
         };
-        for (id, request) in std::mem::take(&mut self.joining) {
+        for (id, number) in std::mem::take(&mut self.joining) {
             if let Some(waits) = self.peers.get_mut(&id).and_then(Peer::waits_mut) {
-                waits.remove(&request);
+                waits.remove(&number);
             }
-            self.tell(id, &ServerFrame::Answer(request, answer.clone()));
+            self.tell(id, &ServerFrame::Answer(number, answer.clone()));
         }
     }
 
-    pub(super) fn tell(&mut self, id: PeerId, tell: &ServerFrame) {
+    pub(super) fn tell(&mut self, id: PeerId, frame: &ServerFrame) {
         let Some(peer) = self.peers.get_mut(&id) else { return };
-        peer.out.extend(tell.encode());
+        peer.out.extend(frame.encode());
         self.touched.insert(id);
         if peer.out.len() > MAX_UNREAD_BYTES {
             self.drop_peer(id);
@@ -344,13 +344,13 @@ impl ServerState {
                 Standing::Rank { rank, .. } => format!("{}: rank {rank} sent what cannot be read", peer.ip),
                 _ => format!("{}: what it sent is not from a rank of bucketeer", peer.ip),
             };
-            self.roll.refuse(text);
+            self.membership.refuse(text);
             self.drop_peer(id);
         }
     }
 
     /// Takes a peer's waits away.
-    fn unseat(&mut self, id: PeerId) {
+    fn drop_waits(&mut self, id: PeerId) {
         let Some(waits) = self.peers.get_mut(&id).and_then(Peer::waits_mut).map(std::mem::take) else { return };
         let mut keys: Vec<WaitId> = Vec::new();
         let mut joins = false;
@@ -361,7 +361,7 @@ impl ServerState {
             }
         }
         for wait in keys {
-            self.shelf.cancel(wait);
+            self.table.cancel(wait);
         }
         if joins {
             self.joining.retain(|ticket| ticket.0 != id);
@@ -369,17 +369,17 @@ impl ServerState {
     }
 
     fn drop_peer(&mut self, id: PeerId) {
-        self.unseat(id);
+        self.drop_waits(id);
         let Some(peer) = self.peers.remove(&id) else { return };
         self.strangers.remove(&id);
         self.touched.insert(id);
         if let Standing::Rank { rank, .. } = peer.standing {
-            self.roll.leave(rank, Fate::Lost);
+            self.membership.leave(rank, Fate::Lost);
             self.tell_joining();
         }
     }
 }
 
-fn values_answer(values: &[crate::store::shelf::Value]) -> Answer {
+fn values_answer(values: &[crate::store::kv_table::Value]) -> Answer {
     Answer::Values(values.iter().map(|value| Some(value.to_vec())).collect())
 }

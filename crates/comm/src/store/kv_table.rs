@@ -218,23 +218,23 @@ mod tests {
 
     #[test]
     fn waits_count_against_the_limit_of_the_store_until_they_end() {
-        let mut shelf: KvTable<()> = KvTable::new("here".to_owned());
+        let mut table: KvTable<()> = KvTable::new("here".to_owned());
         let mut waits = Vec::new();
         let refused = loop {
-            match shelf.wait(keys(waits.len()), ()) {
+            match table.wait(keys(waits.len()), ()) {
                 Ok(Waiting::Until(id)) => waits.push(id),
                 Ok(Waiting::Done(_)) => panic!("nothing is set"),
                 Err(error) => break error.to_string(),
             }
         };
         assert!(refused.contains("it would hold") && waits.len() < 100, "{refused}, {}", waits.len());
-        assert!(shelf.bytes <= MAX_STORE_BYTES);
-        waits.into_iter().for_each(|id| drop(shelf.cancel(id)));
-        assert_eq!(shelf.bytes, 0);
+        assert!(table.bytes <= MAX_STORE_BYTES);
+        waits.into_iter().for_each(|id| drop(table.cancel(id)));
+        assert_eq!(table.bytes, 0);
         // One that a value ends gives its bytes back, too.
-        assert!(matches!(shelf.wait(vec!["a".to_owned()], ()), Ok(Waiting::Until(_))));
-        assert_eq!(shelf.set("a", b"1").unwrap().len(), 1);
-        assert!(shelf.remove("a").unwrap());
-        assert_eq!(shelf.bytes, 0);
+        assert!(matches!(table.wait(vec!["a".to_owned()], ()), Ok(Waiting::Until(_))));
+        assert_eq!(table.set("a", b"1").unwrap().len(), 1);
+        assert!(table.remove("a").unwrap());
+        assert_eq!(table.bytes, 0);
     }
 }

@@ -20,7 +20,7 @@ pub(super) enum RankState {
 
 /// The ranks of a world.
 pub(super) struct Membership {
-    seats: Vec<RankState>,
+    ranks: Vec<RankState>,
     /// Ranks that came, whether or not they went again.
     arrived: usize,
     gone: usize,
@@ -32,37 +32,37 @@ pub(super) struct Membership {
 
 impl Membership {
     pub fn new(world_size: u32) -> Self {
-        let seats = vec![RankState::Empty; world_size as usize];
-        Self { seats, arrived: 0, gone: 0, refused: IndexMap::new(), more: 0 }
+        let ranks = vec![RankState::Empty; world_size as usize];
+        Self { ranks, arrived: 0, gone: 0, refused: IndexMap::new(), more: 0 }
     }
 
     pub fn world_size(&self) -> u32 {
-        self.seats.len() as u32
+        self.ranks.len() as u32
     }
 
     /// `None` for a rank outside.
-    pub fn seat(&self, rank: u32) -> Option<RankState> {
-        self.seats.get(rank as usize).copied()
+    pub fn state_of(&self, rank: u32) -> Option<RankState> {
+        self.ranks.get(rank as usize).copied()
     }
 
-    /// Takes an empty seat.
+    /// Notes that a rank came, if it did not before.
     pub fn arrive(&mut self, rank: u32) {
-        if self.seat(rank) == Some(RankState::Empty) {
-            self.seats[rank as usize] = RankState::Here;
+        if self.state_of(rank) == Some(RankState::Empty) {
+            self.ranks[rank as usize] = RankState::Here;
             self.arrived += 1;
         }
     }
 
     /// Notes how a rank went, whether or not it came.
     pub fn leave(&mut self, rank: u32, fate: Fate) {
-        if matches!(self.seat(rank), Some(RankState::Empty | RankState::Here)) {
-            self.seats[rank as usize] = RankState::Gone(fate);
+        if matches!(self.state_of(rank), Some(RankState::Empty | RankState::Here)) {
+            self.ranks[rank as usize] = RankState::Gone(fate);
             self.gone += 1;
         }
     }
 
     pub fn all_arrived(&self) -> bool {
-        self.arrived == self.seats.len()
+        self.arrived == self.ranks.len()
     }
 
     /// A rank is gone, so that the world is never whole.
@@ -74,11 +74,11 @@ impl Membership {
         if self.gone == 0 {
             return Vec::new();
         }
-        let gone = |(rank, seat): (usize, &RankState)| match seat {
+        let gone = |(rank, state): (usize, &RankState)| match state {
             RankState::Gone(fate) => Some((GlobalRank(rank as u32), *fate)),
             RankState::Empty | RankState::Here => None,
         };
-        self.seats.iter().enumerate().filter_map(gone).collect()
+        self.ranks.iter().enumerate().filter_map(gone).collect()
     }
 
     /// Ranks that are there now.
@@ -118,8 +118,8 @@ impl Membership {
         self.refused.iter().map(entry).chain(more).collect()
     }
 
-    fn with(&self, seat: RankState) -> impl Iterator<Item = GlobalRank> {
-        let ranks = self.seats.iter().enumerate().filter(move |(_, found)| **found == seat);
+    fn with(&self, state: RankState) -> impl Iterator<Item = GlobalRank> {
+        let ranks = self.ranks.iter().enumerate().filter(move |(_, found)| **found == state);
         ranks.map(|(rank, _)| GlobalRank(rank as u32))
     }
 }
@@ -130,30 +130,30 @@ mod tests {
 
     #[test]
     fn a_rank_that_is_gone_stays_gone_and_keeps_its_fate() {
-        let mut roll = Membership::new(3);
-        roll.arrive(1);
-        roll.arrive(1);
-        assert!(!roll.all_arrived() && !roll.cannot_be_whole());
-        roll.leave(1, Fate::Lost);
-        roll.leave(1, Fate::Left);
-        roll.arrive(1);
-        roll.leave(9, Fate::Left);
-        assert_eq!(roll.gone(), [(GlobalRank(1), Fate::Lost)]);
-        assert!(roll.cannot_be_whole());
-        assert_eq!(roll.absent().missing, [GlobalRank(0), GlobalRank(2)]);
-        roll.arrive(0);
-        roll.arrive(2);
-        assert!(roll.all_arrived() && !roll.cannot_be_whole());
-        assert_eq!(roll.here(), [GlobalRank(0), GlobalRank(2)]);
+        let mut membership = Membership::new(3);
+        membership.arrive(1);
+        membership.arrive(1);
+        assert!(!membership.all_arrived() && !membership.cannot_be_whole());
+        membership.leave(1, Fate::Lost);
+        membership.leave(1, Fate::Left);
+        membership.arrive(1);
+        membership.leave(9, Fate::Left);
+        assert_eq!(membership.gone(), [(GlobalRank(1), Fate::Lost)]);
+        assert!(membership.cannot_be_whole());
+        assert_eq!(membership.absent().missing, [GlobalRank(0), GlobalRank(2)]);
+        membership.arrive(0);
+        membership.arrive(2);
+        assert!(membership.all_arrived() && !membership.cannot_be_whole());
+        assert_eq!(membership.here(), [GlobalRank(0), GlobalRank(2)]);
     }
 
     #[test]
     fn refusals_are_counted_and_their_number_is_bounded() {
-        let mut roll = Membership::new(1);
-        (0..3).for_each(|_| roll.refuse("again".to_owned()));
-        (0..100).for_each(|i| roll.refuse(format!("other {i}")));
-        roll.refuse("é".repeat(REFUSAL_BYTES));
-        let refused = roll.refused();
+        let mut membership = Membership::new(1);
+        (0..3).for_each(|_| membership.refuse("again".to_owned()));
+        (0..100).for_each(|i| membership.refuse(format!("other {i}")));
+        membership.refuse("é".repeat(REFUSAL_BYTES));
+        let refused = membership.refused();
         assert_eq!(refused.len(), REFUSALS + 1);
         assert_eq!((refused[0].as_str(), refused[1].as_str()), ("again (3 times)", "other 0"));
         assert_eq!(refused[REFUSALS], "and 38 more");
