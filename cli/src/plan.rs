@@ -12,7 +12,7 @@ use anyhow::{Result, anyhow, bail};
 use bucketeer::check::{self, Options};
 use bucketeer::ir::Graph;
 use bucketeer::passes::schedule::{Effort, PlanError, ScheduleOptions, Timeline, plan};
-use bucketeer_formats::Document;
+use bucketeer_formats::{Document, Format};
 use bucketeer_types::sizes::parse_bytes;
 use costs::CostsArgs;
 use std::path::PathBuf;
@@ -132,6 +132,11 @@ pub fn run(arguments: PlanArgs) -> Result<Verdict> {
     let mut document = input::read_document(&arguments.graph)?;
     progress.pause(|| facts.apply(&mut document))?;
     input::well_formed(&label, &document)?;
+    if matches!(document.format(), Format::Hlo) {
+        bail!(
+            "{label}: planning takes graphs of PyTorch and our own text; the order of an HLO module is XLA's to choose"
+        );
+    }
     let Some(source) = document.only_graph().cloned() else {
         let count = crate::units::count(document.graphs().len(), "graph");
         bail!("{label} holds {count}; plan one at a time, with --graph N");

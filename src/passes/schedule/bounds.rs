@@ -121,14 +121,22 @@ impl<'a> Bounds<'a> {
         order.sort_unstable_by_key(|&item| problem.as_written[item]);
         let mut bounds = Self { problem, least_ns, head_ns: vec![0; count], tail_ns: vec![0; count] };
         let with_sets = count <= MOST_ITEMS;
-        bounds.head_ns = bounds.heads(&order, with_sets, |item| problem.before.get(item));
+        bounds.head_ns =
+            bounds.heads(&order, with_sets, |item| problem.before.get(item), |one, other| problem.is_over(other, one));
         order.reverse();
-        bounds.tail_ns = bounds.heads(&order, with_sets, |item| problem.after.get(item));
+        bounds.tail_ns =
+            bounds.heads(&order, with_sets, |item| problem.after.get(item), |one, other| problem.is_over(one, other));
         bounds
     }
 
     /// The least time before each item, in an order in which what leads to it comes first.
-    fn heads<'b>(&self, order: &[usize], with_sets: bool, before: impl Fn(usize) -> &'b [u32]) -> Vec<u64> {
+    fn heads<'b>(
+        &self,
+        order: &[usize],
+        with_sets: bool,
+        before: impl Fn(usize) -> &'b [u32],
+        is_over: impl Fn(usize, usize) -> bool,
+    ) -> Vec<u64> {
         let count = order.len();
         let words = if with_sets { count.div_ceil(64) } else { 0 };
         let mut sets = vec![0u64; words * count];
@@ -140,6 +148,10 @@ impl<'a> Bounds<'a> {
             let mut head = 0u64;
             for &other in before(item) {
                 let other = other as usize;
+                // What only has to be launched before takes no time here.
+                if !is_over(item, other) {
+                    continue;
+                }
                 head = head.max(heads[other].saturating_add(self.least_ns[other]));
                 for word in 0..words {
                     let from = sets[other * words + word];

@@ -75,32 +75,66 @@ pub fn plan(graph: &mut Graph, costs: &Costs, schedule: &ScheduleOptions) -> Res
     run.time(&problem, &written, u64::MAX, None);
     let (reckoned, _) = Memory::default().peak(&problem, &written, &run);
     let mut cap = schedule.cap_bytes.map(|cap| cap.saturating_add(reckoned.saturating_sub(before.peak_bytes)));
+    let keeps = |made: &Made| schedule.cap_bytes.is_none_or(|cap_bytes| made.after.peak_bytes <= cap_bytes);
+    let source = &*graph;
+    let make = |state: &State| Made::of(source, &dependencies, &problem, costs, state);
+    // What is built at once, by the cap as it is, is there if nothing better keeps it.
+    let mut best = Some(make(&search::search(&problem, schedule.cap_bytes, Effort::Low, None))?).filter(keeps);
     let mut from = None;
-    for _ in 0..5 {
+    let tries = if schedule.effort == Effort::Low { 0 } else { 5 };
+    for _ in 0..tries {
         let found = search::search(&problem, cap, schedule.effort, from);
-        run.time(&problem, &found, u64::MAX, None);
+        let made = make(&found)?;
+        if keeps(&made) {
+            best = best.filter(|best| best.after.makespan_ns < made.after.makespan_ns).or(Some(made));
+            break;
+        }
+        let over = made.after.peak_bytes - schedule.cap_bytes.unwrap_or(0);
+        cap = cap.map(|cap| cap.saturating_sub(over));
+        from = Some(found);
+    }
+    let bounds = bounds::bounds(&problem);
+    match best.filter(|best| best.after.makespan_ns <= before.makespan_ns) {
+        Some(Made { graph: made, after, merges }) => {
+            *graph = made;
+            Ok(Planned { before, after, bounds, merges })
+        }
+        // The graph as it stands is a plan, too.
+        None if schedule.cap_bytes.is_none_or(|cap_bytes| before.peak_bytes <= cap_bytes) => {
+            Ok(Planned { after: before.clone(), before, bounds, merges: Vec::new() })
+        }
+        None => {
+            Err(PlanError::Memory { cap_bytes: schedule.cap_bytes.unwrap_or(u64::MAX), least_bytes: before.peak_bytes })
+        }
+    }
+}
+
+/// A plan put into a copy of its graph.
+struct Made {
+    graph: Graph,
+    after: Timeline,
+    merges: Vec<(BucketPlan, MergeReport)>,
+}
+
+impl Made {
+    fn of(
+        graph: &Graph,
+        dependencies: &Dependencies,
+        problem: &Problem,
+        costs: &Costs,
+        state: &State,
+    ) -> Result<Self, PlanError> {
+        let mut run = Run::default();
+        run.time(problem, state, u64::MAX, None);
         let mut planned = graph.clone();
-        planned.set_order(apply::order(graph, &dependencies, &problem, &found, &run));
-        let buckets: Vec<Vec<NodeId>> = found
+        planned.set_order(apply::order(graph, dependencies, problem, state, &run));
+        let buckets: Vec<Vec<NodeId>> = state
             .buckets()
-            .filter(|&bucket| found.count[bucket as usize] > 1)
-            .map(|bucket| found.members(bucket).map(|m| problem.messages[m as usize].node).collect())
+            .filter(|&bucket| state.count[bucket as usize] > 1)
+            .map(|bucket| state.members(bucket).map(|m| problem.messages[m as usize].node).collect())
             .collect();
         let merges = apply::merge_planned(&mut planned, &buckets).map_err(PlanError::Apply)?;
         let after = Timeline::of(&planned, costs)?;
-        match schedule.cap_bytes.filter(|&cap_bytes| after.peak_bytes > cap_bytes) {
-            None => {
-                *graph = planned;
-                return Ok(Planned { before, after, bounds: bounds::bounds(&problem), merges });
-            }
-            Some(cap_bytes) => cap = cap.map(|cap| cap.saturating_sub(after.peak_bytes - cap_bytes)),
-        }
-        from = Some(found);
+        Ok(Self { graph: planned, after, merges })
     }
-    if schedule.cap_bytes.is_none_or(|cap_bytes| before.peak_bytes <= cap_bytes) {
-        // The graph as it stands is a plan, too.
-        let bounds = bounds::bounds(&problem);
-        return Ok(Planned { after: before.clone(), before, bounds, merges: Vec::new() });
-    }
-    Err(PlanError::Memory { cap_bytes: schedule.cap_bytes.unwrap_or(u64::MAX), least_bytes: before.peak_bytes })
 }

@@ -182,6 +182,11 @@ impl Problem {
         self.compute.len() + self.messages.len()
     }
 
+    /// Whether an item has to be over before another one that stands behind it begins: a message may only have to be launched.
+    pub fn is_over(&self, first: usize, second: usize) -> bool {
+        first.checked_sub(self.compute.len()).is_none_or(|message| self.waits.get(second).contains(&(message as u32)))
+    }
+
     /// The number of a message among all items.
     pub fn item_of_message(&self, message: u32) -> u32 {
         self.compute.len() as u32 + message
@@ -369,11 +374,13 @@ impl<'a> Builder<'a> {
             let cost = self.costs.of_collective(graph, node)?;
             let size = || CostError::Size { node: graph.name_of(node).to_owned() };
             let Some(collective) = graph.collective(node) else { continue };
-            let class = classes[node.index()];
+            let bytes = message_bytes(graph, node)?;
+            // Without bytes there is nothing to pack.
+            let class = if bytes > 0 { classes[node.index()] } else { NONE };
             messages.push(Message {
                 node,
                 group: collective.group.index() as u32,
-                bytes: message_bytes(graph, node)?,
+                bytes,
                 cost: costs.insert_full(cost.pieces().to_vec()).0 as u32,
                 class,
                 gathers: matches!(collective.kind, CollectiveKind::AllGather { .. }),

@@ -208,8 +208,7 @@ mod tests {
         let (start, end) = (TEXT.find("{\"class\"").unwrap(), TEXT.rfind(']').unwrap());
         let twice = format!("{}, {}", &TEXT[..end], &TEXT[start..]);
         assert_eq!(Profile::from_json(&twice).unwrap_err().to_string(), "class of 2 ranks on 1 node: found twice");
-        let pieces =
-            format!("[{}]", [r#"{"alpha_ns": 1, "ns_per_byte_num": 1, "ns_per_byte_den": 1}"#; 9].join(","));
+        let pieces = format!("[{}]", [r#"{"alpha_ns": 1, "ns_per_byte_num": 1, "ns_per_byte_den": 1}"#; 9].join(","));
         let (start, end) = (
             TEXT.find("[\n            {\"alpha").unwrap_or_else(|| TEXT.find("[\n").unwrap()),
             TEXT.find("}]}}").unwrap(),

@@ -22,7 +22,7 @@
 
 use super::costs::{CostError, Costs, message_bytes, operand_bytes, value_bytes};
 use crate::ir::operators::{Alias, element_index};
-use crate::ir::{EffectTable, Graph, GroupId, NodeId, Op, Variant};
+use crate::ir::{EffectTable, Graph, GroupId, Memory, NodeId, Op, Variant};
 
 /// One message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -73,7 +73,7 @@ impl Timeline {
     /// [`CostError`] where a collective has no cost or no size, naming it.
     pub fn of(graph: &Graph, costs: &Costs) -> Result<Self, CostError> {
         let effects = EffectTable::of(graph);
-        let mut clocks = Clocks::new(graph, costs);
+        let mut clocks = Clocks::new(graph, costs, &effects);
         for &id in graph.order() {
             clocks.node(id)?;
         }
@@ -100,6 +100,7 @@ impl Timeline {
 struct Clocks<'a> {
     graph: &'a Graph,
     costs: &'a Costs,
+    effects: &'a EffectTable,
     now: u128,
     groups: Vec<u128>,
     compute_ns: u64,
@@ -107,20 +108,26 @@ struct Clocks<'a> {
     launches: Vec<Launch>,
     /// By arena index: one more than the launch whose result the value is, or a part of it.
     launch_of: Vec<u32>,
+    memory: Memory,
+    /// By alias class: one more than the last launch that writes it in place.
+    in_place: Vec<u32>,
     at_ns: Vec<u64>,
 }
 
 impl<'a> Clocks<'a> {
-    fn new(graph: &'a Graph, costs: &'a Costs) -> Self {
+    fn new(graph: &'a Graph, costs: &'a Costs, effects: &'a EffectTable) -> Self {
         Self {
             graph,
             costs,
+            effects,
             now: 0,
             groups: vec![0; graph.groups().len()],
             compute_ns: 0,
             message_ns: 0,
             launches: Vec::new(),
             launch_of: vec![0; graph.arena_len()],
+            memory: Memory::of(graph, effects),
+            in_place: vec![0; graph.arena_len()],
             at_ns: Vec::with_capacity(graph.order().len()),
         }
     }
@@ -133,7 +140,9 @@ impl<'a> Clocks<'a> {
             Op::Collective(collective) => self.launch(id, collective.group)?,
             Op::Wait => {
                 for operand in graph.operands(id) {
-                    if let Some(launch) = self.launch_of[operand.index()].checked_sub(1) {
+                    let named = self.launch_of[operand.index()];
+                    let written = self.in_place[self.memory.class[operand.index()] as usize];
+                    for launch in [named, written].into_iter().filter_map(|launch| launch.checked_sub(1)) {
                         self.wait(id, launch as usize);
                     }
                 }
@@ -169,6 +178,10 @@ impl<'a> Clocks<'a> {
         self.message_ns = self.message_ns.checked_add(ns).ok_or(CostError::TooLong)?;
         self.launches.push(Launch { node: id, group, bytes, members, start_ns, end_ns, wait: None, stalled_ns: 0 });
         self.launch_of[id.index()] = self.launches.len() as u32;
+        // What it writes in place may be waited for under any name of that memory.
+        for written in self.effects.get(id).writes.iter().filter_map(|&at| graph.operands(id).get(at as usize)) {
+            self.in_place[self.memory.class[written.index()] as usize] = self.launches.len() as u32;
+        }
         Ok(())
     }
 

@@ -1,11 +1,17 @@
 //! Real small graphs under made-up costs: the plan is proven, keeps its cap, and computes the same, bit for bit.
 
 use super::{Effort, normal_cap, options, planned};
-use bucketeer::ir::{Graph, Op};
+use bucketeer::Verdict;
+use bucketeer::check::{Options, prove_with};
+use bucketeer::ir::text::print;
+use bucketeer::ir::{Graph, Op, verify};
 use bucketeer::passes::schedule::{Costs, GroupCosts, MessageCost, Piece, PlanError, Timeline, plan};
 use bucketeer_eval::{EvalOptions, compare, shrink};
 use indexmap::IndexMap;
 use kit::files;
+use kit::random::graph_strategy;
+use proptest::prelude::*;
+use proptest::test_runner::TestCaseError;
 use std::path::Path;
 
 /// Each call takes some time, and each group has a cost for each kind.
@@ -70,4 +76,30 @@ fn graphs_with_regions_are_refused_by_name() {
     let costs = made_up(&graph);
     let error = plan(&mut graph, &costs, &options(None, Effort::Low)).unwrap_err();
     assert!(matches!(&error, PlanError::Region { node } if node == "r"), "{error}");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 192, ..ProptestConfig::default() })]
+
+    /// In-place writes, views, unknown operators, draws, fences, coalesced and in-place collectives, control edges.
+    #[test]
+    fn plans_of_random_graphs_are_well_formed_and_proven(graph in graph_strategy(), cap in 0..3u8) {
+        let costs = made_up(&graph);
+        let Ok(before) = Timeline::of(&graph, &costs) else { return Err(TestCaseError::reject("a size is not known")) };
+        let cap = [None, Some(before.peak_bytes), Some(normal_cap(before.peak_bytes))][usize::from(cap)];
+        let mut after = graph.clone();
+        match plan(&mut after, &costs, &options(cap, Effort::Work(200_000))) {
+            Err(PlanError::Region { .. } | PlanError::Scheduled) => prop_assert!(after == graph),
+            Err(error) => return Err(TestCaseError::fail(error.to_string())),
+            Ok(found) => {
+                prop_assert!(verify(&after).is_ok(), "{:?}", verify(&after));
+                let verdict = prove_with(&graph, &after, Options { launches_may_move: true, ..Options::default() });
+                prop_assert!(matches!(verdict, Verdict::Equal(_)), "{verdict}\n{}\n{}", print(&graph), print(&after));
+                prop_assert!(found.after.makespan_ns <= found.before.makespan_ns);
+                prop_assert!(cap.is_none_or(|cap| found.after.peak_bytes <= cap));
+                let bound = &found.bounds[0];
+                prop_assert!(bound.ns <= found.after.makespan_ns, "{bound:?} {}", print(&graph));
+            }
+        }
+    }
 }
