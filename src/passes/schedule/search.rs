@@ -29,8 +29,8 @@ impl Effort {
     const fn work(self) -> u64 {
         match self {
             Self::Low => 0,
-            Self::Default => 240_000_000,
-            Self::High => 7_200_000_000,
+            Self::Default => 280_000_000,
+            Self::High => 8_400_000_000,
             Self::Work(units) => units,
         }
     }
