@@ -8,7 +8,9 @@
 mod synthetic;
 
 use bucketeer::ir::{Dependencies, Graph, Op};
-use bucketeer::passes::schedule::{Costs, Effort, GroupCosts, MessageCost, Piece, ScheduleOptions, Timeline, chain, plan};
+use bucketeer::passes::schedule::{
+    Costs, Effort, GroupCosts, MessageCost, Piece, ScheduleOptions, Timeline, chain, plan,
+};
 use bucketeer_formats::fx::FxText;
 use std::hint::black_box;
 use std::time::{Duration, Instant};
