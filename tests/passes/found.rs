@@ -229,3 +229,32 @@ fn no_new_name_hides_the_target_of_a_call() {
     assert!(printed.contains("cat_1: ") && !printed.contains(" getitem: "), "{printed}");
     assert!(bucketeer_formats::fx::FxText::parse(printed.into_bytes()).is_ok());
 }
+
+/// Found by random graphs under PyTorch: the schema marks no write, and small numbers show none.
+#[test]
+fn weights_that_are_saturated_or_packed_as_halves_are_written() {
+    let writers = [
+        "aten._saturate_weight_to_fp16.default",
+        "aten.fbgemm_pack_gemm_matrix_fp16.default",
+        "quantized.linear_prepack_fp16.default",
+        "_quantized.wrapped_fbgemm_pack_gemm_matrix_fp16.default",
+    ];
+    for writer in writers {
+        // Two gathers of one tensor, which is written between them; and the same with the write before both.
+        let graph = |before: &str, between: &str| {
+            let text = format!(
+                "x = input f32[16, 16]\n{before}g = all_gather(x, G0:2)\nw = wait(g)\n{between}h = all_gather(x, G0:2)\nv = wait(h)\n\
+                 output(w, v)"
+            );
+            bucketeer::ir::text::parse(&text).unwrap()
+        };
+        let write = format!("s = {writer}(x) : f32[16, 16]\n");
+        let (before, moved) = (graph("", &write), graph(&write, ""));
+        assert!(!bucketeer::prove(&before, &moved).is_equal(), "{writer}");
+        let mut after = before.clone();
+        bucketeer::Pipeline::default_rewrite().run(&mut after).unwrap();
+        assert!(bucketeer::prove(&before, &after).is_equal(), "{writer}");
+        let launches = after.order().iter().filter(|&&id| after.collective(id).is_some()).count();
+        assert_eq!(launches, 2, "{writer}");
+    }
+}

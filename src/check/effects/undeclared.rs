@@ -10,6 +10,8 @@ use crate::ir::{Arg, Args};
 enum Undeclared {
     /// These parameters are written, unless a parameter that says so is false.
     Writes(&'static [&'static str], &'static str),
+    /// The same, and results may be memory of the arguments.
+    WritesAndHands(&'static [&'static str]),
     /// Results may be memory of the arguments.
     Hands,
     /// The result is a view of the first argument.
@@ -21,7 +23,7 @@ enum Undeclared {
     /// Runs functions that the graph does not show, and leaves gradients in tensors that are not arguments.
     Anything,
 }
-use Undeclared::{Anything, Elsewhere, Hands, OnlyView, View, Writes};
+use Undeclared::{Anything, Elsewhere, Hands, OnlyView, View, Writes, WritesAndHands};
 
 const STATISTICS: &[&str] = &["running_mean", "running_var"];
 
@@ -44,7 +46,15 @@ const TABLE: &[(&str, Undeclared)] = &[
     ("aten::_add_batch_dim", Hands),
     ("aten::_pack_sequence", Hands),
     ("aten::_remove_batch_dim", Hands),
-    ("aten::_saturate_weight_to_fp16", Hands),
+    // Weights that a half cannot hold are clamped where they lie, before they are packed.
+    ("aten::_saturate_weight_to_fp16", WritesAndHands(&["weight"])),
+    ("aten::fbgemm_pack_gemm_matrix_fp16", Writes(&["input"], "")),
+    ("quantized::linear_prepack_fp16", Writes(&["W"], "")),
+    ("quantized::linear_prepack_fp16_legacy", Writes(&["W"], "")),
+    ("quantized::linear_dynamic_fp16_unpacked_weight", Writes(&["weight"], "")),
+    ("_quantized::linear_prepack_fp16", Writes(&["W"], "")),
+    ("_quantized::linear_prepack_fp16_legacy", Writes(&["W"], "")),
+    ("_quantized::wrapped_fbgemm_pack_gemm_matrix_fp16", Writes(&["W"], "")),
     ("aten::_to_cpu", Hands),
     // "Unsafe" as autograd is not told that it is a view.
     ("aten::_unsafe_view", View),
@@ -99,7 +109,7 @@ const TABLE: &[(&str, Undeclared)] = &[
     ("aten::unsafe_split", View),
     ("aten::unsafe_split_with_sizes", View),
     // Packs the inputs into the part of the buffer that it hands back.
-    ("fsdp::all_gather_copy_in", Writes(&["all_gather_output"], "")),
+    ("fsdp::all_gather_copy_in", WritesAndHands(&["all_gather_output"])),
     ("inductor::_alloc_from_pool", View),
     ("inductor::_reinterpret_tensor", View),
     ("inductor::accumulate_grad_", Writes(&["variable", "variable_grad"], "")),
@@ -137,9 +147,11 @@ pub(super) fn add(
             let off = schema.place(unless).is_some_and(|place| args.at(place, unless) == Some(&Arg::Bool(false)));
             let written = names.iter().filter(|_| !off).filter_map(|name| schema.place(name));
             effects.writes.extend(written.flat_map(|place| bound[place].iter().copied()));
-            if namespace == "fsdp" {
-                effects.alias = Alias::Any;
-            }
+        }
+        WritesAndHands(names) => {
+            let written = names.iter().filter_map(|name| schema.place(name));
+            effects.writes.extend(written.flat_map(|place| bound[place].iter().copied()));
+            effects.alias = Alias::Any;
         }
         Hands if effects.alias == Alias::Fresh && !writes_out => effects.alias = Alias::Any,
         View if !writes_out => effects.alias = first().map_or(Alias::Fresh, Alias::Of),

@@ -26,7 +26,18 @@ const WRITES: &[(&str, &str, &[&str], &str)] = &[
     ("inductor", "resize_storage_bytes_", &["variable"], "frees or grows the storage"),
     ("inductor", "accumulate_grad_", &["variable", "variable_grad"], "sets or adds to `variable.grad`"),
     ("aten", "_cudnn_rnn_flatten_weight", &["weight_arr"], "makes the weights views of one new buffer"),
+    ("aten", "_saturate_weight_to_fp16", &["weight"], SATURATES),
+    ("aten", "fbgemm_pack_gemm_matrix_fp16", &["input"], SATURATES),
+    ("quantized", "linear_prepack_fp16", &["W"], SATURATES),
+    ("quantized", "linear_prepack_fp16_legacy", &["W"], SATURATES),
+    ("quantized", "linear_dynamic_fp16_unpacked_weight", &["weight"], SATURATES),
+    ("_quantized", "linear_prepack_fp16", &["W"], SATURATES),
+    ("_quantized", "linear_prepack_fp16_legacy", &["W"], SATURATES),
+    ("_quantized", "wrapped_fbgemm_pack_gemm_matrix_fp16", &["W"], SATURATES),
 ];
+
+/// Seen only with numbers above 65504: what random graphs under PyTorch found, and probes with small numbers did not.
+const SATURATES: &str = "clamps weights to what a half can hold, in place";
 
 /// Operators that may do anything, for they run what the graph does not show: functions that others registered, on tensors
 /// that are not arguments. Their results are in `.grad` of leaves.
