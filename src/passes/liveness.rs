@@ -52,7 +52,7 @@ pub fn live_bytes(graph: &Graph) -> LiveBytes {
     for (at, &id) in order.iter().enumerate() {
         let class = class_of(id);
         if !std::mem::replace(&mut seen[class], true) && !matches!(graph.node(id).op, Op::Input | Op::Output) {
-            let bytes = bytes(graph, graph.type_of(id));
+            let bytes = value_bytes(graph, id);
             live.unknown += usize::from(bytes.is_none());
             let bytes = u128::from(bytes.unwrap_or(0));
             alive += bytes;
@@ -64,12 +64,15 @@ pub fn live_bytes(graph: &Graph) -> LiveBytes {
     live
 }
 
-/// Bytes of a value; what is not a tensor takes none.
-fn bytes(graph: &Graph, ty: &Type) -> Option<u64> {
-    match ty {
-        Type::Tensor(tensor) => graph.likely_value(&tensor.bytes()?),
-        Type::Tuple(parts) => parts.iter().try_fold(0u64, |sum, part| sum.checked_add(bytes(graph, part)?)),
-        Type::SymInt(_) | Type::SymOther(_) | Type::Token => Some(0),
-        Type::Unknown => None,
+/// Bytes of a value, symbols by their hints; what is not a tensor takes none.
+pub(super) fn value_bytes(graph: &Graph, id: NodeId) -> Option<u64> {
+    fn of(graph: &Graph, ty: &Type) -> Option<u64> {
+        match ty {
+            Type::Tensor(tensor) => graph.likely_value(&tensor.bytes()?),
+            Type::Tuple(parts) => parts.iter().try_fold(0u64, |sum, part| sum.checked_add(of(graph, part)?)),
+            Type::SymInt(_) | Type::SymOther(_) | Type::Token => Some(0),
+            Type::Unknown => None,
+        }
     }
+    of(graph, graph.type_of(id))
 }

@@ -117,21 +117,16 @@ fn why(graph: &Graph, bound: &Bound) -> String {
     let group = |index: usize| graph.groups().get(index).map_or("?", |group| &group.name);
     match bound {
         Bound::Computation => "its computation alone".to_owned(),
-        Bound::Path { through } => format!("the path through `{}`", named(graph, *through)),
-        Bound::ComputeMachine { last } => format!("what runs up to `{}` and has to follow", named(graph, *last)),
+        Bound::Path { through } => format!("the path through `{}`", graph.name_of(*through)),
+        Bound::ComputeMachine { last } => format!("what runs up to `{}` and has to follow", graph.name_of(*last)),
         Bound::Stream { group: index, last } => {
-            format!("the bytes of group `{}` up to `{}` and what has to follow", group(*index), named(graph, *last))
+            format!("the bytes of group `{}` up to `{}` and what has to follow", group(*index), graph.name_of(*last))
         }
         Bound::Families { group: index, families } => {
             format!("the bytes of group `{}` in {families} sets that never travel together", group(*index))
         }
         other => other.name().to_owned(),
     }
-}
-
-/// The name of a node; of a collective that was merged, that of the graph as it came.
-fn named(graph: &Graph, id: bucketeer::ir::NodeId) -> &str {
-    graph.name_of(id)
 }
 
 /// Messages that computation stands still for, the dearest first.

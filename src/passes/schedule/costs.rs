@@ -6,7 +6,8 @@
 //! longer than both apart.
 
 use super::profile::Class;
-use crate::ir::{CollectiveKind, Graph, NodeId, Type};
+use crate::ir::{CollectiveKind, Graph, NodeId};
+use crate::passes::liveness::value_bytes;
 use indexmap::IndexMap;
 use rustc_hash::FxBuildHasher;
 
@@ -210,7 +211,7 @@ impl Costs {
     /// # Errors
     /// [`CostError`], naming what does not fit.
     pub fn check(&self, graph: &Graph) -> Result<(), CostError> {
-        self.check_names(graph)?;
+        check_names(graph, &self.compute_ns)?;
         for &id in graph.order() {
             let Some(collective) = graph.collective(id) else { continue };
             self.of_collective(graph, id)?;
@@ -222,29 +223,18 @@ impl Costs {
         }
         Ok(())
     }
-
-    /// Whether each node with a time is in a graph.
-    pub(super) fn check_names(&self, graph: &Graph) -> Result<(), CostError> {
-        let names: hashbrown::HashSet<&str, FxBuildHasher> =
-            graph.order().iter().map(|&id| graph.name_of(id)).collect();
-        match self.compute_ns.keys().find(|node| !names.contains(&***node)) {
-            Some(node) => Err(CostError::NoNode { node: node.to_string() }),
-            None => Ok(()),
-        }
-    }
 }
 
-/// Bytes of a value, symbols by their hints; what holds no tensor has none.
-pub(super) fn value_bytes(graph: &Graph, id: NodeId) -> Option<u64> {
-    fn of(graph: &Graph, ty: &Type) -> Option<u64> {
-        match ty {
-            Type::Tensor(tensor) => graph.likely_value(&tensor.bytes()?),
-            Type::Tuple(parts) => parts.iter().try_fold(0u64, |sum, part| sum.checked_add(of(graph, part)?)),
-            Type::SymInt(_) | Type::SymOther(_) | Type::Token => Some(0),
-            Type::Unknown => None,
-        }
+/// Whether each node with a time is in a graph.
+///
+/// # Errors
+/// [`CostError::NoNode`], naming one that is not.
+pub(super) fn check_names(graph: &Graph, compute_ns: &Map<u64>) -> Result<(), CostError> {
+    let names: hashbrown::HashSet<&str, FxBuildHasher> = graph.order().iter().map(|&id| graph.name_of(id)).collect();
+    match compute_ns.keys().find(|node| !names.contains(&***node)) {
+        Some(node) => Err(CostError::NoNode { node: node.to_string() }),
+        None => Ok(()),
     }
-    of(graph, graph.type_of(id))
 }
 
 /// Bytes of what a collective is given.

@@ -70,11 +70,12 @@ pub fn plan(graph: &mut Graph, costs: &Costs, schedule: &ScheduleOptions) -> Res
     let problem = Problem::of(graph, &dependencies, costs)?;
     // What the search takes for the peak is a little more than what the program takes: as much as for the program as it
     // stands. Where that was too kind, it looks again with a lower cap.
-    let written = State::as_written(&problem);
-    let mut run = Run::default();
-    run.time(&problem, &written, u64::MAX, None);
-    let (reckoned, _) = Memory::default().peak(&problem, &written, &run);
-    let mut cap = schedule.cap_bytes.map(|cap| cap.saturating_add(reckoned.saturating_sub(before.peak_bytes)));
+    let mut cap = schedule.cap_bytes.map(|cap| {
+        let (written, mut run) = (State::as_written(&problem), Run::default());
+        run.time(&problem, &written, u64::MAX, None);
+        let (reckoned, _) = Memory::default().peak(&problem, &written, &run);
+        cap.saturating_add(reckoned.saturating_sub(before.peak_bytes))
+    });
     let keeps = |made: &Made| schedule.cap_bytes.is_none_or(|cap_bytes| made.after.peak_bytes <= cap_bytes);
     let source = &*graph;
     let make = |state: &State| Made::of(source, &dependencies, &problem, costs, state);

@@ -7,11 +7,12 @@
 //! Cost: linear in nodes and edges. Plumbing that more than [`MOST_SOURCES`] items lead to becomes an item itself, so that no
 //! chain of it multiplies.
 
-use super::costs::{CopyCost, CostError, Costs, MessageCost, message_bytes, operand_bytes, value_bytes};
+use super::costs::{CopyCost, CostError, Costs, MessageCost, message_bytes, operand_bytes};
 use super::timeline::storages;
 use crate::ir::operators::{Alias, Fence, element_index};
 use crate::ir::{CollectiveKind, Dependencies, EffectTable, Graph, NodeId, Op, Variant};
 use crate::passes::bucketing::{BucketKind, BucketOptions, View};
+use crate::passes::liveness::value_bytes;
 use crate::passes::rounds::Round;
 use crate::passes::select::Caps;
 use indexmap::IndexSet;

@@ -20,9 +20,10 @@
 //!
 //! Cost: linear in nodes and operands.
 
-use super::costs::{CostError, Costs, message_bytes, operand_bytes, value_bytes};
-use crate::ir::operators::{Alias, element_index};
+use super::costs::{CostError, Costs, message_bytes, operand_bytes};
+use crate::ir::operators::{Alias, OperatorId, element_index};
 use crate::ir::{EffectTable, Graph, GroupId, Memory, NodeId, Op, Variant};
+use crate::passes::liveness::value_bytes;
 
 /// One message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -208,7 +209,7 @@ fn members(graph: &Graph, id: NodeId) -> usize {
     loop {
         let Op::Call(target) = graph.node(from).op else { return 1 };
         let operands = graph.operands(from);
-        if graph.text(target) == "aten.cat.default" || graph.text(target) == "cat" {
+        if graph.operator(target).id() == OperatorId::Cat {
             return operands.len().max(1);
         }
         match operands {

@@ -14,12 +14,13 @@
 //! A dimension whose stride is 0 is read once. What an instruction of HLO computes does not show in its shapes, so it takes its
 //! bytes alone. Measured times beat all of this: see [`override_times`].
 
-use super::costs::{CostError, Costs, Map, value_bytes};
+use super::costs::{CostError, Costs, Map, check_names};
 use super::flops;
 use super::profile::Rates;
 use crate::ir::bodies::called_graphs;
 use crate::ir::operators::{Alias, Effects, element_index};
 use crate::ir::{DType, Dim, EffectTable, Graph, NodeId, Op, TensorType, Type};
+use crate::passes::liveness::value_bytes;
 use hashbrown::HashSet;
 use rustc_hash::FxBuildHasher;
 
@@ -110,7 +111,7 @@ pub fn of_graph(graph: &Graph, rates: &Rates) -> Result<Map<u64>, CostError> {
 /// # Errors
 /// [`CostError::NoNode`], naming one that is not in the graph; the costs are unchanged then.
 pub fn override_times(costs: &mut Costs, graph: &Graph, measured: &Map<u64>) -> Result<(), CostError> {
-    Costs { compute_ns: measured.clone(), ..Costs::default() }.check_names(graph)?;
+    check_names(graph, measured)?;
     costs.compute_ns.extend(measured.iter().map(|(node, &ns)| (node.clone(), ns)));
     Ok(())
 }
