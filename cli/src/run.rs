@@ -2,6 +2,7 @@
 
 #[cfg(feature = "mpi")]
 mod mpi;
+mod planned;
 mod processes;
 mod report;
 mod tensors;
@@ -26,11 +27,11 @@ use report::{Outcome, declined, made_up, report, unknown_names};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// The names of the two runs.
-const NAMES: [&str; 2] = ["as it came", "bucketed"];
+/// The names of the runs.
+const NAMES: [&str; 3] = ["as it came", "bucketed", "planned"];
 
-/// All ranks' runs of the graph as it came, and of the bucketed one.
-type Both = [Vec<Run>; 2];
+/// All ranks' runs: of the graph as it came, of the bucketed one, and of the planned one where that was asked for.
+type Runs = Vec<Vec<Run>>;
 
 /// Runs a graph as it came and bucketed, on all its ranks, compares the outputs bit for bit, and says where the time went
 ///
@@ -66,6 +67,9 @@ pub struct RunArgs {
     /// A network to play, such as alpha=20us,beta=10GB/s: no call ends before alpha and its bytes over beta
     #[arg(long, value_name = "LINK")]
     link: Option<String>,
+    /// Run it planned, too, as `plan` does: by what computing took in the run as it came, and the network that is played
+    #[arg(long, requires = "link")]
+    planned: bool,
     /// What the inputs are made from
     #[arg(long, value_name = "S", default_value_t = 0)]
     seed: u64,
@@ -136,10 +140,10 @@ impl Process {
     fn run(
         self,
         job: &Job,
-        programs: &[Program; 2],
+        programs: &[Program],
         inputs: &[Output],
         progress: &talk::Progress,
-    ) -> Result<(Both, Outcome)> {
+    ) -> Result<(Runs, Outcome)> {
         match self {
             Self::Nccl(process) => process.run(job, programs, inputs, progress),
             #[cfg(feature = "mpi")]
@@ -170,7 +174,7 @@ pub fn run(arguments: RunArgs) -> Result<Verdict> {
     job.pipeline.run_in_bodies(&mut bucketed).map_err(|error| anyhow!(error).context(label.clone()))?;
     let declined = declined(&reports);
     let (graphs, scaling) = job.sized(graph, &bucketed)?;
-    let programs = [job.lower(&graphs[0])?, job.lower(&graphs[1])?];
+    let mut programs = vec![job.lower(&graphs[0])?, job.lower(&graphs[1])?];
     let ranks = job.ranks_to_run(&programs)?;
     tensors::check(&job, &graphs[0], &programs[0], ranks)?;
     let process = match job.backend {
@@ -186,7 +190,7 @@ pub fn run(arguments: RunArgs) -> Result<Verdict> {
     let is_process = process.is_some();
     let (best, outcome) = match process {
         Some(process) => process.run(&job, &programs, &inputs[0], &progress)?,
-        None => job.on_threads(&programs, &inputs, &progress)?,
+        None => job.on_threads(&graphs[0], &mut programs, &inputs, &progress)?,
     };
     drop(progress);
     if let Some(trace) = &job.trace {
@@ -222,6 +226,7 @@ struct Job {
     backend: BackendWord,
     repeat: u32,
     shrink: bool,
+    planned: bool,
     max_memory_bytes: u64,
     seed: u64,
     inputs: Option<PathBuf>,
@@ -269,6 +274,7 @@ impl Job {
             backend: arguments.backend,
             repeat: arguments.repeat,
             shrink: arguments.shrink,
+            planned: arguments.planned,
             max_memory_bytes: parse_bytes(&arguments.max_memory)
                 .map_err(|error| anyhow!("--max-memory `{}`: {}", arguments.max_memory, error.expected))?,
             seed: arguments.seed,
@@ -301,8 +307,8 @@ impl Job {
         }
     }
 
-    /// How many ranks run both programs. Refuses those that would not fit, before anything is allocated.
-    fn ranks_to_run(&self, programs: &[Program; 2]) -> Result<u32> {
+    /// How many ranks run the programs. Refuses those that would not fit, before anything is allocated.
+    fn ranks_to_run(&self, programs: &[Program]) -> Result<u32> {
         let mut ranks = 0;
         for program in programs {
             ranks = if self.backend == BackendWord::Fake { 1 } else { world_size(program).map_err(explained)? };
@@ -338,8 +344,8 @@ fn explained(error: RunError) -> anyhow::Error {
     }
 }
 
-/// The traces of both runs in one file: the ranks as it came, then the ranks bucketed.
-fn write_traces(path: &Path, first: u32, best: &Both) -> Result<()> {
+/// The traces of all runs in one file: the ranks as it came, then the ranks bucketed, then the ranks planned.
+fn write_traces(path: &Path, first: u32, best: &Runs) -> Result<()> {
     let mut processes: Vec<(String, &[Event])> = Vec::new();
     for (name, runs) in NAMES.into_iter().zip(best) {
         let named = (first..).zip(runs).map(|(rank, run)| (format!("rank {rank}, {name}"), &*run.events));

@@ -2,7 +2,7 @@
 
 use super::report::Outcome;
 use super::told::{Ran, Told};
-use super::{Both, Job, NAMES, explained, told};
+use super::{Job, NAMES, Runs, explained, told};
 use crate::talk;
 use anyhow::{Context, Result, bail};
 use bucketeer::ir::{DType, GlobalRank};
@@ -39,17 +39,17 @@ impl Process {
     pub fn run(
         self,
         job: &Job,
-        programs: &[Program; 2],
+        programs: &[Program],
         inputs: &[Output],
         progress: &talk::Progress,
-    ) -> Result<(Both, Outcome)> {
+    ) -> Result<(Runs, Outcome)> {
         let came = self.fastest(job, &programs[0], inputs, NAMES[0], progress)?;
         let bucketed = self.fastest(job, &programs[1], inputs, NAMES[1], progress)?;
         let told = Told::of([&came, &bucketed], self.rank(), self.rank.world_size());
         let all = told::read(&self.exchange(&told.bytes()?)?)?;
         self.rank.finish()?;
         let outputs = came.0.outputs.len();
-        Ok(([vec![came.0], vec![bucketed.0]], told::outcome(&all, outputs)))
+        Ok((vec![vec![came.0], vec![bucketed.0]], told::outcome(&all, outputs)))
     }
 
     fn fastest(

@@ -2,7 +2,7 @@
 
 use super::report::Outcome;
 use super::told::Told;
-use super::{Both, Job, NAMES, explained, told};
+use super::{Job, NAMES, Runs, explained, told};
 use crate::talk;
 use anyhow::{Context, Result, anyhow, bail};
 use bucketeer::ir::GlobalRank;
@@ -67,10 +67,10 @@ impl Process {
     pub fn run(
         &self,
         job: &Job,
-        programs: &[Program; 2],
+        programs: &[Program],
         inputs: &[Output],
         progress: &talk::Progress,
-    ) -> Result<(Both, Outcome)> {
+    ) -> Result<(Runs, Outcome)> {
         let record = self.flight_records.join(format!("flight-rank{}.json", self.rank()));
         // Of an earlier run, and not to be taken for this one's.
         let _ = std::fs::remove_file(&record);
@@ -83,14 +83,14 @@ impl Process {
         let all = told::read(&self.meet(job, "run/told", &told.bytes()?)?)?;
         self.leave()?;
         let outputs = came.0.outputs.len();
-        Ok(([vec![came.0], vec![bucketed.0]], told::outcome(&all, outputs)))
+        Ok((vec![vec![came.0], vec![bucketed.0]], told::outcome(&all, outputs)))
     }
 
     /// The fastest run of each program on this rank, and the times of all.
     fn both(
         &self,
         job: &Job,
-        programs: &[Program; 2],
+        programs: &[Program],
         inputs: &[Output],
         progress: &talk::Progress,
     ) -> Result<[(Run, Vec<Times>); 2]> {

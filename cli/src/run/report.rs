@@ -55,16 +55,19 @@ fn loss(before: Times, after: Times) -> Option<String> {
 }
 
 /// How much longer the graph as it came took, by the ranks that the table shows.
-fn ratios(programs: &[Program; 2], before: Times, after: Times) -> String {
-    if programs[0] == programs[1] {
-        return "  both are the same program: nothing was bucketed, and their times differ by chance".to_owned();
+fn ratios(programs: &[Program], slowest: &[Times], which: usize) -> String {
+    if programs[0] == programs[which] {
+        let done = NAMES[which];
+        return format!("  both are the same program: nothing was {done}, and their times differ by chance");
     }
+    let (before, after) = (slowest[0], slowest[which]);
     let ratio = |of: fn(&Times) -> Duration| {
         let (before, after) = (of(&before).as_secs_f64(), of(&after).as_secs_f64());
         if after > 0.0 { format!("{:.2}", before / after) } else { "-".to_owned() }
     };
     format!(
-        "  as it came over bucketed: comm {}, exposed {}, total {}",
+        "  as it came over {}: comm {}, exposed {}, total {}",
+        NAMES[which],
         ratio(|times| times.comm.time),
         ratio(|times| times.exposed),
         ratio(|times| times.total)
@@ -99,7 +102,7 @@ pub fn made_up(unknown: &[UnknownOperator]) -> Option<String> {
 /// What came of the runs.
 pub struct Outcome {
     /// Of the fastest run of each, by rank.
-    pub times: [Vec<Times>; 2],
+    pub times: Vec<Vec<Times>>,
     pub equality: Equality,
     /// Number of outputs of a rank.
     pub outputs: usize,
@@ -112,19 +115,23 @@ pub enum Equality {
     Bits,
     /// By at most so much of a tensor's largest value.
     Rounded(f64),
-    /// First at this rank and output.
-    Differs(usize, usize),
+    /// First in this run, at this rank and output.
+    Differs {
+        run: usize,
+        rank: usize,
+        place: usize,
+    },
 }
 
 /// What to print, and whether the outputs are the same.
 pub fn report(
     job: &Job,
     graph: &Graph,
-    programs: &[Program; 2],
+    programs: &[Program],
     outcome: &Outcome,
     scaling: Option<&Scaling>,
 ) -> (String, Verdict) {
-    let [before, after] = &outcome.times;
+    let slowest: Vec<Times> = outcome.times.iter().map(|times| slowest(times)).collect();
     let mut table = Table::new(&[
         ("", Align::Left),
         ("calls", Align::Right),
@@ -137,12 +144,11 @@ pub fn report(
         ("total", Align::Right),
         ("memory", Align::Right),
     ]);
-    for ((name, times), program) in NAMES.into_iter().zip(&outcome.times).zip(programs) {
-        let slowest = slowest(times);
+    for ((name, slowest), program) in NAMES.into_iter().zip(&slowest).zip(programs) {
         let time = |time: Duration| format!("{:.2} ms", time.as_secs_f64() * 1000.0);
         table.row([
             name.to_owned(),
-            calls(program, &slowest).to_string(),
+            calls(program, slowest).to_string(),
             human(slowest.sent_bytes),
             time(slowest.pack.time),
             time(slowest.comm.time),
@@ -153,16 +159,18 @@ pub fn report(
             human(program.peak_bytes()),
         ]);
     }
-    let ranks = count(before.len(), "rank");
+    let ranks = count(outcome.times.first().map_or(0, Vec::len), "rank");
     let mut lines = vec![format!(
         "graph `{}` on {ranks}, the slowest rank of the fastest of {}:",
         graph.name,
         count(job.repeat as usize, "run")
     )];
     lines.extend(table.lines(usize::MAX));
-    lines.push(ratios(programs, slowest(before), slowest(after)));
+    for which in 1..slowest.len() {
+        lines.push(ratios(programs, &slowest, which));
+    }
     if job.repeat >= MIN_REPEATS
-        && let Some(line) = loss(slowest(before), slowest(after))
+        && let Some(line) = loss(slowest[0], slowest[1])
     {
         lines.push(line);
     }
@@ -180,8 +188,8 @@ pub fn report(
             );
             (line, Verdict::Accepted)
         }
-        Equality::Differs(rank, place) => {
-            (format!("outputs differ: output {place} on rank {rank} first"), Verdict::Rejected)
+        Equality::Differs { run, rank, place } => {
+            (format!("outputs differ {}: output {place} on rank {rank} first", NAMES[run]), Verdict::Rejected)
         }
     };
     lines.push(format!("  {line}"));

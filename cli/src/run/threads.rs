@@ -1,10 +1,10 @@
 //! Ranks as threads of this process, or one rank that needs no others.
 
 use super::report::{Equality, Outcome};
-use super::{BackendWord, Both, Job, NAMES, explained};
+use super::{BackendWord, Job, NAMES, Runs, explained, planned};
 use crate::talk;
 use anyhow::{Result, anyhow};
-use bucketeer::ir::GlobalRank;
+use bucketeer::ir::{GlobalRank, Graph};
 use bucketeer::program::Program;
 use bucketeer_comm::fake::FakeRank;
 use bucketeer_comm::local;
@@ -14,24 +14,31 @@ use bucketeer_exec::{Executor, Reference, Run, RunError, world_size};
 use std::time::Duration;
 
 impl Job {
-    /// Runs both programs on all ranks, and compares their outputs.
+    /// Runs the programs on all ranks, and compares their outputs. The planned program follows from what the others took.
     pub(super) fn on_threads(
         &self,
-        programs: &[Program; 2],
+        graph: &Graph,
+        programs: &mut Vec<Program>,
         inputs: &[Vec<Output>],
         progress: &talk::Progress,
-    ) -> Result<(Both, Outcome)> {
-        let [came, bucketed] = NAMES;
-        let best = [
-            self.fastest(&programs[0], inputs, came, progress)?,
-            self.fastest(&programs[1], inputs, bucketed, progress)?,
-        ];
+    ) -> Result<(Runs, Outcome)> {
+        let mut best = Vec::new();
+        for (program, name) in programs.iter().zip(NAMES) {
+            best.push(self.fastest(program, inputs, name, progress)?);
+        }
+        if let Some(link) = self.local.link.filter(|_| self.planned) {
+            progress.set("planning".to_owned());
+            let program = self.lower(&planned::graph(graph, &link, &best)?)?;
+            self.check_memory(&program, world_size(&program).map_err(explained)?)?;
+            best.push(self.fastest(&program, inputs, NAMES[2], progress)?);
+            programs.push(program);
+        }
         let equality = match difference(&best) {
             _ if self.backend == BackendWord::Fake => Equality::NotCompared,
             None => Equality::Bits,
-            Some((rank, place)) => Equality::Differs(rank, place),
+            Some((run, rank, place)) => Equality::Differs { run, rank, place },
         };
-        let times = [0, 1].map(|which: usize| best[which].iter().map(|run| run.times).collect());
+        let times = best.iter().map(|runs| runs.iter().map(|run| run.times).collect()).collect();
         let outputs = best[0].first().map_or(0, |run| run.outputs.len());
         Ok((best, Outcome { times, equality, outputs }))
     }
@@ -97,11 +104,14 @@ fn slowest(runs: &[Run]) -> Duration {
     runs.iter().map(|run| run.times.total).max().unwrap_or_default()
 }
 
-/// The first output that differs: rank and place.
-fn difference([before, after]: &Both) -> Option<(usize, usize)> {
-    before.iter().zip(after).enumerate().find_map(|(rank, (before, after))| {
-        let differs = |(a, b): (&Output, &Output)| !a.same_elements(b);
-        let place = before.outputs.iter().zip(&after.outputs).position(differs)?;
-        Some((rank, place))
+/// The first output that differs from the run as it came: which run, rank and place.
+fn difference(best: &Runs) -> Option<(usize, usize, usize)> {
+    let (before, others) = best.split_first()?;
+    (1..).zip(others).find_map(|(which, after)| {
+        before.iter().zip(after).enumerate().find_map(|(rank, (before, after))| {
+            let differs = |(a, b): (&Output, &Output)| !a.same_elements(b);
+            let place = before.outputs.iter().zip(&after.outputs).position(differs)?;
+            Some((which, rank, place))
+        })
     })
 }

@@ -82,12 +82,12 @@ pub fn outcome(all: &[Told], outputs: usize) -> Outcome {
     let mut equality = Equality::Bits;
     for told in all {
         equality = match (equality, told.equality) {
-            (found @ Equality::Differs(..), _) | (Equality::Bits, found) | (found, Equality::Bits) => found,
+            (found @ Equality::Differs { .. }, _) | (Equality::Bits, found) | (found, Equality::Bits) => found,
             (Equality::Rounded(a), Equality::Rounded(b)) => Equality::Rounded(a.max(b)),
             (_, found) => found,
         };
     }
-    Outcome { times: [fastest(0), fastest(1)], equality, outputs }
+    Outcome { times: vec![fastest(0), fastest(1)], equality, outputs }
 }
 
 /// How the outputs of one rank compare.
@@ -96,7 +96,7 @@ fn equality(before: &Run, after: &Run, rank: usize, ranks: u32) -> Equality {
     for (place, (a, b)) in before.outputs.iter().zip(&after.outputs).enumerate() {
         match rounding(a, b, ranks) {
             Some(rounded) => most = most.max(rounded),
-            None => return Equality::Differs(rank, place),
+            None => return Equality::Differs { run: 1, rank, place },
         }
     }
     if most > 0.0 { Equality::Rounded(most) } else { Equality::Bits }
@@ -179,7 +179,10 @@ mod tests {
         let found = outcome(&all, 2);
         assert_eq!(found.times[1].iter().map(|times| times.total.as_nanos()).collect::<Vec<_>>(), [3, 4]);
         assert_eq!((found.equality, found.times[0][0].sent_bytes), (Equality::Rounded(0.5), 7));
-        let all = [told([1, 1], Equality::Differs(0, 3)), told([1, 1], Equality::Differs(1, 0))];
-        assert_eq!(outcome(&all, 2).equality, Equality::Differs(0, 3));
+        let all = [
+            told([1, 1], Equality::Differs { run: 1, rank: 0, place: 3 }),
+            told([1, 1], Equality::Differs { run: 1, rank: 1, place: 0 }),
+        ];
+        assert_eq!(outcome(&all, 2).equality, Equality::Differs { run: 1, rank: 0, place: 3 });
     }
 }

@@ -32,6 +32,20 @@ fn a_graph_runs_before_and_after_bucketing_with_equal_outputs() {
     assert_eq!(comm, 2 * (4 + 1));
 }
 
+#[test]
+fn a_graph_runs_planned_by_what_its_calls_took_with_equal_outputs() {
+    let folder = Folder::with("g.bkt", GRAPH);
+    // A call takes 20 ms, computing far less: it pays to make one call.
+    let ran = folder.run("run g.bkt --planned --link alpha=20ms --trace t.json").expect(0, &[]);
+    for part in ["as it came      4", "planned         1", "as it came over planned: comm", "equal bit for bit"] {
+        assert!(ran.out().contains(part), "{part}\n{}", ran.out());
+    }
+    let trace: serde_json::Value = serde_json::from_str(&folder.read("t.json")).unwrap();
+    let events = trace["traceEvents"].as_array().unwrap();
+    assert_eq!(events.iter().filter(|event| event["name"] == "process_name").count(), 6);
+    folder.run("run g.bkt --planned").expect(2, &["--link"]);
+}
+
 /// Two kinds of collectives between pairs of four ranks.
 const PAIRS: &str = "\
 group G:2 = [[0, 1], [2, 3]]
