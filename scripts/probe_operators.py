@@ -17,7 +17,8 @@ methods of Python that no schema describes, which are prefixed `python:`. Observ
 go to tests/data/torch-observed.tsv, one line an overload: name, calls, writes,
 aliases, random, placement. `0` is an argument by place, `0?` was written without that
 the schema says so; `0->1` is result 0 in the storage of argument 1, `0=2` two results
-in one storage. Beside it, tests/data/torch-effects.tsv has a call of each operator for each set
+in one storage. Each call of an operator is made again with other values in its arguments
+(`VALUES`: large, negative, not finite, zero; flags the other way), for some write only then. Beside it, tests/data/torch-effects.tsv has a call of each operator for each set
 of effects that was seen: inputs, call, inputs written, inputs that a result aliases, `random`;
 tests hold both readings of the schemas to it. What is seen and not declared is listed, and written to --exceptions.
 """
@@ -26,6 +27,7 @@ import math
 import operator
 import os
 import pathlib
+import resource
 import sys
 import tempfile
 
@@ -140,7 +142,7 @@ def elsewhere(args, kwargs, place):
     return moved if changed else None
 
 
-def observe(call, args, kwargs):
+def observe(call, args, kwargs, places=True):
     """What one call does. None where it does not run."""
     with torch.no_grad():
         given, named = copy_arguments((args, kwargs))
@@ -169,7 +171,8 @@ def observe(call, args, kwargs):
             for other in range(at + 1, len(storages)):
                 if storages[other] == key and results[at].untyped_storage().nbytes() > 0:
                     seen["aliases"].add((at, "=", other))
-        seen["places"] = placement(call, args, kwargs, _pytree.tree_leaves(out), [s.tensor for _, s in states])
+        if places:
+            seen["places"] = placement(call, args, kwargs, _pytree.tree_leaves(out), [s.tensor for _, s in states])
         return seen
 
 
@@ -231,14 +234,10 @@ def merge(observations):
 def probe_operator(item):
     name, calls = item
     operator_ = torch_calls.resolve(name)
-    at = places_of(operator_._schema)
     seen = [observe(operator_, args, kwargs) for args, kwargs, _ in calls]
     total = merge(seen)
     total["examples"] = examples(name, calls, seen)
-    for key in ("writes", "moves"):
-        total[key] = {at[label] for label in total[key]}
-    total["aliases"] = {(a, how, b if how == "=" else at[b]) for a, how, b in total["aliases"]}
-    return total
+    return by_place(operator_, total)
 
 
 def examples(name, calls, seen):
@@ -264,6 +263,82 @@ def examples(name, calls, seen):
         effects = (numbers(what["written"]), numbers(what["aliased"]), "random" if what["random"] else "")
         found.setdefault(effects, (", ".join(inputs), f"torch.ops.{name}({', '.join(parts)})", *effects))
     return list(found.values())
+
+
+def flat_storages(tree):
+    """Each storage of a tree once, as one row of elements."""
+    for key, tensor in {t.untyped_storage()._cdata: t for t in tensors(tree)}.items():
+        elements = tensor.untyped_storage().nbytes() // tensor.element_size()
+        yield torch.empty(0, dtype=tensor.dtype).set_(tensor.untyped_storage(), 0, (elements,), (1,))
+
+
+def not_finite(flat):
+    flat[::3], flat[1::3] = math.nan, math.inf
+
+
+# What is put into the tensors of a call: for fractions, for integers.
+FRACTIONS = {
+    "large": lambda flat: flat.mul_(1e6),
+    "negative": lambda flat: flat.abs_().neg_(),
+    "tiny": lambda flat: flat.mul_(1e-39),
+    "not finite": not_finite,
+    "one": lambda flat: flat.fill_(1),
+}
+INTEGERS = {
+    "zero": lambda flat: flat.zero_(),
+    "negative": lambda flat: flat.neg_(),
+    "odd": lambda flat: flat.mul_(2).add_(1),
+    "large": lambda flat: flat.fill_(torch.iinfo(flat.dtype).max),
+}
+TRUTHS = {"true": lambda flat: flat.fill_(True), "false": lambda flat: flat.fill_(False)}
+SCALARS = {bool: [lambda v: not v], int: [lambda v: 0, lambda v: -v, lambda v: v + 1], float: [lambda v: 0.0, lambda v: -v, lambda v: v * 1e6]}
+
+
+def other_values(args, kwargs):
+    """The arguments of a call with other values: of its tensors all at once, of its numbers and flags one at a time."""
+    for table, wanted in ((FRACTIONS, lambda t: t.is_floating_point() or t.is_complex()), (TRUTHS, lambda t: t.dtype == torch.bool),
+                          (INTEGERS, lambda t: not (t.is_floating_point() or t.is_complex() or t.dtype == torch.bool))):
+        for change in table.values():
+            tree = copy_arguments((args, kwargs))
+            flats = [flat for flat in flat_storages(tree) if wanted(flat)]
+            try:
+                for flat in flats:
+                    change(flat)
+            except Exception:
+                continue  # a dtype without this arithmetic
+            if flats:
+                yield tree
+    leaves, spec = _pytree.tree_flatten((args, kwargs))
+    for at, leaf in enumerate(leaves):
+        for change in SCALARS.get(type(leaf), ()):
+            changed = [*leaves[:at], change(leaf), *leaves[at + 1:]]
+            yield copy_arguments(_pytree.tree_unflatten(changed, spec))
+
+
+def probe_values(item):
+    """What an operator does with other values than its samples have."""
+    name, calls = item
+    operator_ = torch_calls.resolve(name)
+    # A large number may be a size.
+    used = int(pathlib.Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    if resource.getrlimit(resource.RLIMIT_AS)[0] == resource.RLIM_INFINITY:
+        resource.setrlimit(resource.RLIMIT_AS, (used + 2**32, resource.RLIM_INFINITY))
+    made, seen = [], []
+    for args, kwargs, _ in calls:
+        for tree in other_values(args, kwargs):
+            seen.append(observe(operator_, *tree, places=False))
+            made.append((*tree, None))
+    total = merge(seen)
+    total["examples"] = examples(name, made, seen)
+    return by_place(operator_, total)
+
+
+def by_place(operator_, total):
+    at = places_of(operator_._schema)
+    for key in ("writes", "moves"):
+        total[key] = {at[label] for label in total[key]}
+    total["aliases"] = {(a, how, b if how == "=" else at[b]) for a, how, b in total["aliases"]}
+    return total
 
 
 def numbers(found):
@@ -455,7 +530,16 @@ def texts(seen, declared=lambda label: True):
 def report_operators(calls, only):
     effects, rows, wrong, readers, resized, counts = [], [], [], [], [], dict(overloads=0, calls=0, writers=0, aliases=0, random=0, placement=0, unstable=0, ended=0)
     items = [(name, made) for name, made in calls.items() if not only or only in name]
+    values = {name: seen for (name, _), seen in in_children(probe_values, items, 60)}
+    counts["other values"] = sum(seen["calls"] for seen in values.values() if seen is not None)
+    counts["other values ended"] = sum(seen is None for seen in values.values())
     for (name, made), seen in in_children(probe_operator, items, 60):
+        if seen is not None and values[name] is not None:
+            for key in ("writes", "moves", "aliases"):
+                seen[key] |= values[name][key]
+            seen["random"] |= values[name]["random"]
+            known = {tuple(example[2:]) for example in seen["examples"]}
+            seen["examples"] += [example for example in values[name]["examples"] if tuple(example[2:]) not in known]
         if seen is None:
             counts["ended"] += 1
             wrong.append((name, ["the process ended, or it took too long"]))

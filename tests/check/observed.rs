@@ -11,10 +11,6 @@ use bucketeer_formats::fx::FxText;
 
 const SEEN: &str = include_str!("../data/torch-effects.tsv");
 
-/// An `out` without elements is given its size by the call. Where text states no types, the checker takes it to be empty
-/// still, and a write of nothing changes nothing.
-const EMPTY_OUT: &str = "torch.ops.aten.arange.start_out(29, -1, -1, out = t0)";
-
 /// One line: a call and what it did, inputs by number.
 struct Seen<'a> {
     inputs: &'a str,
@@ -88,9 +84,6 @@ fn unknown_to_passes(seen: &Seen<'_>) -> Option<Vec<String>> {
 fn unseen_by_checker(seen: &Seen<'_>) -> Option<Vec<String>> {
     let call = format!("r = {}", seen.call);
     let mut problems = Vec::new();
-    if seen.call == EMPTY_OUT {
-        return Some(problems);
-    }
     for &number in &seen.written {
         let copy = format!("c = torch.ops.aten.clone.default(t{number})");
         let before = graph(seen.inputs, &[&call, &copy, "return (c,)"])?;
@@ -130,13 +123,13 @@ fn problems(of: impl Fn(&Seen<'_>) -> Option<Vec<String>>) -> (Vec<String>, usiz
 #[test]
 fn what_operators_were_seen_to_do_is_known_to_the_passes() {
     let (found, looked, unread) = problems(unknown_to_passes);
-    assert!(looked > 1400 && unread * 20 < looked, "looked at {looked}, could not read {unread}");
+    assert!(looked > 3000 && unread * 20 < looked, "looked at {looked}, could not read {unread}");
     assert!(found.is_empty(), "{} calls do what the passes do not know:\n{}", found.len(), found.join("\n"));
 }
 
 #[test]
 fn what_operators_were_seen_to_do_tells_graphs_apart_for_the_checker() {
     let (found, looked, unread) = problems(unseen_by_checker);
-    assert!(looked > 1400 && unread * 20 < looked, "looked at {looked}, could not read {unread}");
+    assert!(looked > 3000 && unread * 20 < looked, "looked at {looked}, could not read {unread}");
     assert!(found.is_empty(), "{} calls do what the checker does not see:\n{}", found.len(), found.join("\n"));
 }

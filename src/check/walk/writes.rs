@@ -30,6 +30,17 @@ impl Walk<'_, '_> {
         {
             return undecided(id, format!("it gives `{}` another size", graph.name_of(into)));
         }
+        // One without elements fits nothing but that; where the text does not say what was made, it may have been given a size.
+        let is_empty = |&&index: &&u32| {
+            graph
+                .tensor(operands[index as usize])
+                .is_some_and(|tensor| tensor.shape.iter().any(|dim| dim.as_const() == Some(0)))
+        };
+        if *graph.type_of(id) == Type::Unknown
+            && let Some(&index) = effects.writes.iter().find(is_empty)
+        {
+            return undecided(id, format!("it may give `{}` another size", graph.name_of(operands[index as usize])));
+        }
         let written: Vec<usize> = effects.writes.iter().map(|&index| index as usize).collect();
         let known = if effects.may { None } else { self.known_write(id, target, written.len()) };
         if known.is_none() {
