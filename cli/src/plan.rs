@@ -11,7 +11,8 @@ use crate::{Verdict, input, output, talk};
 use anyhow::{Result, anyhow, bail};
 use bucketeer::check::{self, Options};
 use bucketeer::ir::Graph;
-use bucketeer::passes::schedule::{Effort, PlanError, ScheduleOptions, Timeline, plan};
+use bucketeer::passes::Pipeline;
+use bucketeer::passes::schedule::{Buckets, Effort, PlanError, ScheduleOptions, Timeline, plan};
 use bucketeer_formats::{Document, Format};
 use bucketeer_types::sizes::parse_bytes;
 use costs::CostsArgs;
@@ -38,6 +39,12 @@ pub struct PlanArgs {
     /// How long to look; the plan is the same on every machine
     #[arg(long, value_name = "WORD", default_value = "default")]
     effort: EffortWord,
+    /// Who says which collectives travel together: the plan, or the graph as it came, whose launches and waits then only move
+    #[arg(long, value_name = "WORD", default_value = "chosen", conflicts_with = "pipeline")]
+    buckets: BucketsWord,
+    /// Passes that bucket it first, in text form, as for `rewrite`; launches and waits then only move
+    #[arg(long, value_name = "TEXT")]
+    pipeline: Option<Pipeline>,
     #[command(flatten)]
     facts: FactsArgs,
     /// How many of the dearest waits to show
@@ -62,6 +69,14 @@ enum EffortWord {
     Default,
     /// About a minute
     High,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
+enum BucketsWord {
+    /// What the plan chooses
+    Chosen,
+    /// As they are
+    Kept,
 }
 
 impl From<EffortWord> for Effort {
@@ -147,12 +162,27 @@ pub fn run(arguments: PlanArgs) -> Result<Verdict> {
     let cap_bytes = arguments.memory.bytes(before.peak_bytes);
     if arguments.as_written {
         drop(progress);
-        return report::show(&source, &before, None, cap_bytes, &view);
+        return report::show(&source, &[("as it came", before)], None, cap_bytes, &view);
     }
-    progress.set("planning".to_owned());
     let mut options = ScheduleOptions::default();
     (options.cap_bytes, options.effort) = (cap_bytes, arguments.effort.into());
-    let planned = plan(&mut document.graphs_mut()[0], &costs, &options).map_err(refused)?;
+    let graph = &mut document.graphs_mut()[0];
+    let mut rows = vec![("as it came", before.clone())];
+    let costs = match &arguments.pipeline {
+        Some(pipeline) => {
+            progress.set("bucketing".to_owned());
+            pipeline.run(graph).map_err(|error| anyhow!(error).context(label.clone()))?;
+            let costs = costs.of_what_is_left(graph);
+            rows.push(("bucketed", Timeline::of(graph, &costs).map_err(|error| refused(error.into()))?));
+            costs
+        }
+        None => costs,
+    };
+    if arguments.pipeline.is_some() || arguments.buckets == BucketsWord::Kept {
+        options.buckets = Buckets::Kept;
+    }
+    progress.set("planning".to_owned());
+    let planned = plan(graph, &costs, &options).map_err(refused)?;
     progress.set("proving".to_owned());
     // What is written is what is proven, read back.
     let text = document.print();
@@ -162,7 +192,7 @@ pub fn run(arguments: PlanArgs) -> Result<Verdict> {
     if let Some(out) = &arguments.out {
         output::write(Some(out), &text)?;
     }
-    let verdict = report::show(&document.graphs()[0], &before, Some(&planned), cap_bytes, &view)?;
+    let verdict = report::show(&document.graphs()[0], &rows, Some(&planned), cap_bytes, &view)?;
     proven.iter().for_each(|line| talk::say(line));
     Ok(verdict)
 }

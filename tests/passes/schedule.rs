@@ -11,7 +11,8 @@ mod small;
 use bucketeer::Verdict;
 use bucketeer::check::{Options, prove_with};
 use bucketeer::ir::Graph;
-use bucketeer::passes::schedule::{Costs, Effort, Planned, ScheduleOptions, Timeline, plan};
+use bucketeer::passes::Pipeline;
+use bucketeer::passes::schedule::{Buckets, CopyCost, Costs, Effort, Planned, ScheduleOptions, Timeline, plan};
 use bucketeer_formats::Document;
 use kit::files;
 use std::path::{Path, PathBuf};
@@ -144,6 +145,33 @@ fn a_chain_is_planned_exactly_without_looking() {
     let (document, costs) = read(&folder(known.name));
     let (_, found) = planned(&document.graphs()[0], &costs, &options(None, Effort::Low));
     assert_eq!(found.after.makespan_ns, known.best_ns);
+}
+
+#[test]
+fn buckets_that_are_kept_are_launched_and_waited_for_elsewhere_and_nothing_is_merged() {
+    let (document, mut costs) = read(&folder(KNOWN[0].name));
+    costs.copy = CopyCost { fixed_ns: 3_000, ns_per_byte_num: 2, ns_per_byte_den: 3_352 };
+    let mut how = options(None, Effort::Work(5_000_000));
+    how.buckets = Buckets::Kept;
+    let graph = &document.graphs()[0];
+    let (_, alone) = planned(graph, &costs, &how);
+    assert_eq!((alone.after.launches.len(), alone.after.buckets()), (alone.before.launches.len(), 0));
+    assert!(alone.after.exposed_ns() * 10 < alone.before.exposed_ns());
+    // Buckets of another policy, which are copied in and out.
+    let mut bucketed = graph.clone();
+    Pipeline::default_rewrite().run(&mut bucketed).unwrap();
+    let (_, moved) = planned(&bucketed, &costs.of_what_is_left(&bucketed), &how);
+    assert!(moved.before.buckets() > 0);
+    assert_eq!(
+        (moved.after.launches.len(), moved.after.buckets()),
+        (moved.before.launches.len(), moved.before.buckets())
+    );
+    assert!(
+        moved.after.exposed_ns() * 2 < moved.before.exposed_ns(),
+        "{} {}",
+        moved.after.exposed_ns(),
+        moved.before.exposed_ns()
+    );
 }
 
 #[test]

@@ -15,22 +15,24 @@ pub struct View {
     pub json: bool,
 }
 
-/// Shows how a graph runs, and how it ran before it was planned. `graph` is what runs now.
+/// Shows how a graph runs, and how it ran before it was planned: as it came first. `graph` is what runs now.
 pub fn show(
     graph: &Graph,
-    before: &Timeline,
+    before: &[(&str, Timeline)],
     planned: Option<&Planned>,
     cap_bytes: Option<u64>,
     view: &View,
 ) -> Result<Verdict> {
-    let now = planned.map_or(before, |planned| &planned.after);
+    let came = &before[0].1;
+    let now = planned.map_or(came, |planned| &planned.after);
     let text = if view.json {
         let report = Report {
             format: "bucketeer-plan",
             version: 1,
             graph: &graph.name,
             cap_bytes,
-            as_written: Run::of(before),
+            as_written: Run::of(came),
+            bucketed: before.get(1).map(|(_, bucketed)| Run::of(bucketed)),
             planned: planned.map(|planned| Run::of(&planned.after)),
             bounds: planned.map_or(Vec::new(), |planned| {
                 let bound = |bound: &LowerBound| BoundReport { name: bound.bound.name(), ns: bound.ns };
@@ -66,7 +68,12 @@ fn hidden(run: &Timeline) -> String {
     }
 }
 
-fn summary(graph: &Graph, before: &Timeline, planned: Option<&Planned>, cap_bytes: Option<u64>) -> Vec<String> {
+fn summary(
+    graph: &Graph,
+    before: &[(&str, Timeline)],
+    planned: Option<&Planned>,
+    cap_bytes: Option<u64>,
+) -> Vec<String> {
     let mut table = Table::new(&[
         ("", Align::Left),
         ("step", Align::Right),
@@ -89,7 +96,7 @@ fn summary(graph: &Graph, before: &Timeline, planned: Option<&Planned>, cap_byte
             human(run.peak_bytes),
         ]);
     };
-    row("as it came", before);
+    before.iter().for_each(|(name, run)| row(name, run));
     if let Some(planned) = planned {
         row("planned", &planned.after);
     }
@@ -159,6 +166,9 @@ fn waits(graph: &Graph, run: &Timeline, most: usize) -> Vec<String> {
             time(launch.end_ns - launch.start_ns),
         ]);
     }
+    if most == 0 {
+        return Vec::new();
+    }
     if any { table.lines(usize::MAX) } else { vec!["  computation never stands still".to_owned()] }
 }
 
@@ -169,6 +179,8 @@ struct Report<'a> {
     graph: &'a str,
     cap_bytes: Option<u64>,
     as_written: Run,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    bucketed: Option<Run>,
     planned: Option<Run>,
     bounds: Vec<BoundReport>,
     waits: Vec<Wait<'a>>,

@@ -57,6 +57,29 @@ fn a_plan_of_a_plan_changes_nothing() {
 }
 
 #[test]
+fn buckets_are_kept_where_that_is_asked_for_or_made_by_passes_first() {
+    let folder = folder();
+    let row = |out: &str, name: &str| -> Vec<String> {
+        let line =
+            out.lines().find(|line| line.trim_start().starts_with(name)).unwrap_or_else(|| panic!("{name}: {out}"));
+        line.trim_start()[name.len()..].split_whitespace().map(str::to_owned).collect()
+    };
+    let alone = folder.run("plan g.txt --costs costs.json --buckets kept").expect(0, &["proven equal"]);
+    assert_eq!(row(alone.out(), "planned")[8..10], ["2", "0"], "{}", alone.out());
+    let bucketed = "plan g.txt --costs costs.json --pipeline bucket-all-reduce -o b.txt";
+    let bucketed = folder.run(bucketed).expect(0, &["proven equal"]);
+    for name in ["bucketed", "planned"] {
+        assert_eq!(row(bucketed.out(), name)[8..10], ["1", "1"], "{}", bucketed.out());
+    }
+    folder.run("verify g.txt b.txt --launches-may-move").expect(0, &[]);
+    let json = folder.run("plan g.txt --costs costs.json --pipeline bucket-all-reduce --json").expect(0, &[]);
+    let json: Value = serde_json::from_str(json.out()).unwrap();
+    assert_eq!(json["bucketed"]["buckets"], 1);
+    folder.run("plan g.txt --costs costs.json --pipeline sort").expect(2, &["no pass is called `sort`"]);
+    folder.run("plan g.txt --costs costs.json --pipeline bucket-all-reduce --buckets kept").expect(2, &["--buckets"]);
+}
+
+#[test]
 fn without_an_output_nothing_is_written_and_json_has_exact_numbers() {
     let folder = folder();
     let ran = folder.run("plan g.txt --costs costs.json --json").expect(0, &[]);

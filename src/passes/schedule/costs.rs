@@ -206,6 +206,16 @@ impl Costs {
         })
     }
 
+    /// The costs of a graph that was made from another: without the times of nodes that are not in it any more.
+    #[must_use]
+    pub fn of_what_is_left(&self, graph: &Graph) -> Self {
+        let names: hashbrown::HashSet<&str, FxBuildHasher> =
+            graph.order().iter().map(|&id| graph.name_of(id)).collect();
+        let mut left = self.clone();
+        left.compute_ns.retain(|node, _| names.contains(&**node));
+        left
+    }
+
     /// Holds the costs against a graph: that each node with a time is there, and that groups are as large as stated.
     ///
     /// # Errors

@@ -36,10 +36,22 @@ use problem::Problem;
 pub use search::Effort;
 use state::{Memory, Run, State};
 
+/// Who says what travels together.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub enum Buckets {
+    /// The plan.
+    #[default]
+    Chosen,
+    /// The graph as it came: launches and waits move, and nothing is merged.
+    Kept,
+}
+
 /// How a graph is planned.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct ScheduleOptions {
+    /// Who says what travels together.
+    pub buckets: Buckets,
     /// The most bytes that may be alive at once, counted as [`Timeline`] does; `None` is no limit.
     pub cap_bytes: Option<u64>,
     /// How long to look.
@@ -67,7 +79,7 @@ pub struct Planned {
 pub fn plan(graph: &mut Graph, costs: &Costs, schedule: &ScheduleOptions) -> Result<Planned, PlanError> {
     let before = Timeline::of(graph, costs)?;
     let dependencies = Dependencies::of(graph);
-    let problem = Problem::of(graph, &dependencies, costs)?;
+    let problem = Problem::of(graph, &dependencies, costs, schedule.buckets)?;
     // What the search takes for the peak is a little more than what the program takes: as much as for the program as it
     // stands. Where that was too kind, it looks again with a lower cap.
     let mut cap = schedule.cap_bytes.map(|cap| {

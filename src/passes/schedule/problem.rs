@@ -7,8 +7,9 @@
 //! Cost: linear in nodes and edges. Plumbing that more than [`MOST_SOURCES`] items lead to becomes an item itself, so that no
 //! chain of it multiplies.
 
+use super::Buckets;
 use super::costs::{CopyCost, CostError, Costs, MessageCost, message_bytes, operand_bytes};
-use super::timeline::storages;
+use super::timeline::{members, storages};
 use crate::ir::operators::{Alias, Fence, element_index};
 use crate::ir::{CollectiveKind, Dependencies, EffectTable, Graph, NodeId, Op, Variant};
 use crate::passes::bucketing::{BucketKind, BucketOptions, View};
@@ -101,6 +102,8 @@ pub(super) struct Message {
     pub cost: u32,
     /// Collectives of equal class may travel together; [`NONE`] travels alone.
     pub class: u32,
+    /// Whether it is a bucket as it came, and so is packed and unpacked also where it travels alone.
+    pub is_bucket: bool,
     /// Whether it is a gather, whose members are copied out where they are first read.
     pub gathers: bool,
     /// Bytes of what is given to it, and of what it makes.
@@ -163,7 +166,7 @@ pub(super) struct Problem {
 }
 
 impl Problem {
-    pub fn of(graph: &Graph, dependencies: &Dependencies, costs: &Costs) -> Result<Self, PlanError> {
+    pub fn of(graph: &Graph, dependencies: &Dependencies, costs: &Costs, buckets: Buckets) -> Result<Self, PlanError> {
         if graph.scheduled {
             return Err(PlanError::Scheduled);
         }
@@ -175,7 +178,11 @@ impl Problem {
         let effects = EffectTable::of(graph);
         let mut builder = Builder::new(graph, dependencies, costs, &effects);
         builder.items()?;
-        builder.finish()
+        let mut problem = builder.finish()?;
+        if buckets == Buckets::Kept {
+            problem.messages.iter_mut().for_each(|message| message.class = NONE);
+        }
+        Ok(problem)
     }
 
     /// How many items there are.
@@ -384,6 +391,7 @@ impl<'a> Builder<'a> {
                 bytes,
                 cost: costs.insert_full(cost.pieces().to_vec()).0 as u32,
                 class,
+                is_bucket: members(graph, node) > 1,
                 gathers: matches!(collective.kind, CollectiveKind::AllGather { .. }),
                 operand_bytes: operand_bytes(graph, node).ok_or_else(size)?,
                 result_bytes: match collective.variant {

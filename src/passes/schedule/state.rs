@@ -104,6 +104,11 @@ impl State {
         }
     }
 
+    /// Whether what a bucket carries is packed and unpacked.
+    pub fn is_packed(&self, problem: &Problem, bucket: u32) -> bool {
+        self.count[bucket as usize] > 1 || problem.messages[self.head[bucket as usize] as usize].is_bucket
+    }
+
     /// Messages of a bucket, in program order.
     pub fn members(&self, bucket: u32) -> impl Iterator<Item = u32> + '_ {
         let some = |message: u32| (message != NONE).then_some(message);
@@ -268,7 +273,7 @@ impl Run {
                         now = self.wait(problem, state, computes + message, now, at as u32, copies);
                     }
                     let group = problem.messages[state.head[bucket as usize] as usize].group as usize;
-                    if copies && state.count[bucket as usize] > 1 {
+                    if copies && state.is_packed(problem, bucket) {
                         let bytes = state.members(bucket).map(|m| problem.messages[m as usize].operand_bytes).sum();
                         now = now.saturating_add(problem.copy.ns(bytes));
                     }
@@ -316,7 +321,7 @@ impl Run {
             if self.needed_at[bucket] > at {
                 self.needed_at[bucket] = at;
                 let first = &problem.messages[state.head[bucket] as usize];
-                if copies && first.gathers && state.count[bucket] > 1 {
+                if copies && first.gathers && state.is_packed(problem, bucket as u32) {
                     let bytes = state.members(bucket as u32).map(|m| problem.messages[m as usize].result_bytes).sum();
                     now = now.saturating_add(problem.copy.ns(bytes));
                 }

@@ -22,7 +22,7 @@
 
 use super::costs::{CostError, Costs, message_bytes, operand_bytes};
 use crate::ir::operators::{Alias, OperatorId, element_index};
-use crate::ir::{EffectTable, Graph, GroupId, Memory, NodeId, Op, Variant};
+use crate::ir::{CollectiveKind, EffectTable, Graph, GroupId, Memory, NodeId, Op, Variant};
 use crate::passes::liveness::value_bytes;
 
 /// One message.
@@ -201,7 +201,7 @@ impl<'a> Clocks<'a> {
 }
 
 /// How many tensors travel in a launch: those of its list, or those that are packed into what it is given.
-fn members(graph: &Graph, id: NodeId) -> usize {
+pub(super) fn members(graph: &Graph, id: NodeId) -> usize {
     let inputs = graph.collective_inputs(id);
     let [one] = *inputs else { return inputs.len() };
     let mut from = one;
@@ -217,6 +217,37 @@ fn members(graph: &Graph, id: NodeId) -> usize {
             _ => return 1,
         }
     }
+}
+
+/// By arena index: whether a call packs what a bucket carries, or copies out what a bucket of a gather made. Their time is that
+/// of copies, which launches and waits take.
+pub(super) fn copies_of_buckets(graph: &Graph) -> Vec<bool> {
+    let mut copies = vec![false; graph.arena_len()];
+    // By arena index: whether the value is, or shows, what a bucket of a gather made.
+    let mut shows = vec![false; graph.arena_len()];
+    for &id in graph.order() {
+        match graph.node(id).op {
+            Op::Collective(collective) if members(graph, id) > 1 => {
+                let mut from = graph.collective_inputs(id).first().copied().filter(|_| !collective.coalesced);
+                while let Some(packed) = from.filter(|&packed| matches!(graph.node(packed).op, Op::Call(_))) {
+                    copies[packed.index()] = true;
+                    let is_pack = graph.operands(packed).len() > 1;
+                    from = graph.operands(packed).first().copied().filter(|_| !is_pack);
+                }
+                shows[id.index()] = matches!(collective.kind, CollectiveKind::AllGather { .. });
+            }
+            Op::Wait => shows[id.index()] = graph.operands(id).first().is_some_and(|of| shows[of.index()]),
+            Op::Call(target) if graph.operands(id).first().is_some_and(|of| shows[of.index()]) => {
+                match graph.operator(target).id() {
+                    OperatorId::View(_) => shows[id.index()] = true,
+                    OperatorId::Clone | OperatorId::ViewCopy(_) => copies[id.index()] = true,
+                    _ => shows[id.index()] = element_index(graph, id).is_some(),
+                }
+            }
+            Op::Input | Op::Output | Op::Collective(_) | Op::Call(_) => {}
+        }
+    }
+    copies
 }
 
 /// By arena index: the node that makes a value's memory; `None` for the caller's.

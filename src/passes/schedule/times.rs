@@ -9,6 +9,7 @@
 //! | a view, sizes and numbers, memory that nobody fills, a part taken out of a result of several | none |
 //! | any other | those of each operand, read once, and of what it makes or writes over |
 //! | a look-up (`embedding`, `index_select`, `gather`) | of its table as much as comes out |
+//! | one that packs a bucket, or copies its members out | none: [`CopyCost`](super::costs::CopyCost) has their time |
 //! | one that runs graphs (`invoke_subgraph`, `cond`) | its longest graph's time |
 //!
 //! A dimension whose stride is 0 is read once. What an instruction of HLO computes does not show in its shapes, so it takes its
@@ -17,6 +18,7 @@
 use super::costs::{CostError, Costs, Map, check_names};
 use super::flops;
 use super::profile::Rates;
+use super::timeline::copies_of_buckets;
 use crate::ir::bodies::called_graphs;
 use crate::ir::operators::{Alias, Effects, element_index};
 use crate::ir::{DType, Dim, EffectTable, Graph, NodeId, Op, TensorType, Type};
@@ -94,9 +96,10 @@ pub fn of_graph(graph: &Graph, rates: &Rates) -> Result<Map<u64>, CostError> {
     }
     let timer = Timer { graph, rates, parts: parts(graph), is_read };
     let effects = EffectTable::of(graph);
+    let copies = copies_of_buckets(graph);
     let mut times = Map::default();
     for &id in graph.order() {
-        if matches!(graph.node(id).op, Op::Call(_)) {
+        if matches!(graph.node(id).op, Op::Call(_)) && !copies[id.index()] {
             let ns = timer.call(id, effects.get(id))?;
             if ns > 0 {
                 times.insert(graph.name_of(id).into(), ns);

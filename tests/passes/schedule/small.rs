@@ -5,7 +5,7 @@ use bucketeer::Verdict;
 use bucketeer::check::{Options, prove_with};
 use bucketeer::ir::text::print;
 use bucketeer::ir::{Graph, Op, verify};
-use bucketeer::passes::schedule::{Costs, GroupCosts, MessageCost, Piece, PlanError, Timeline, plan};
+use bucketeer::passes::schedule::{Buckets, Costs, GroupCosts, MessageCost, Piece, PlanError, Timeline, plan};
 use bucketeer_eval::{EvalOptions, compare, shrink};
 use indexmap::IndexMap;
 use kit::files;
@@ -83,12 +83,14 @@ proptest! {
 
     /// In-place writes, views, unknown operators, draws, fences, coalesced and in-place collectives, control edges.
     #[test]
-    fn plans_of_random_graphs_are_well_formed_and_proven(graph in graph_strategy(), cap in 0..3u8) {
+    fn plans_of_random_graphs_are_well_formed_and_proven(graph in graph_strategy(), cap in 0..3u8, kept in any::<bool>()) {
         let costs = made_up(&graph);
         let Ok(before) = Timeline::of(&graph, &costs) else { return Err(TestCaseError::reject("a size is not known")) };
         let cap = [None, Some(before.peak_bytes), Some(normal_cap(before.peak_bytes))][usize::from(cap)];
         let mut after = graph.clone();
-        match plan(&mut after, &costs, &options(cap, Effort::Work(200_000))) {
+        let mut how = options(cap, Effort::Work(200_000));
+        how.buckets = if kept { Buckets::Kept } else { Buckets::Chosen };
+        match plan(&mut after, &costs, &how) {
             Err(PlanError::Region { .. } | PlanError::Scheduled) => prop_assert!(after == graph),
             Err(error) => return Err(TestCaseError::fail(error.to_string())),
             Ok(found) => {
@@ -96,6 +98,7 @@ proptest! {
                 let verdict = prove_with(&graph, &after, Options { launches_may_move: true, ..Options::default() });
                 prop_assert!(matches!(verdict, Verdict::Equal(_)), "{verdict}\n{}\n{}", print(&graph), print(&after));
                 prop_assert!(found.after.makespan_ns <= found.before.makespan_ns);
+                prop_assert!(!kept || found.after.launches.len() == found.before.launches.len());
                 prop_assert!(cap.is_none_or(|cap| found.after.peak_bytes <= cap));
                 let bound = &found.bounds[0];
                 prop_assert!(bound.ns <= found.after.makespan_ns, "{bound:?} {}", print(&graph));
