@@ -8,7 +8,7 @@ Each call is made on copies of its arguments, and what it left behind is looked 
   writes     arguments whose bytes (or shape, strides, place) changed
   aliases    results that share storage with an argument, or with each other
   random     the state of the default generator moved
-  placement  the call was made again with equal elements put elsewhere, and the values of
+  placement  the call was made again with equal elements put elsewhere, of all arguments and of each alone, and the values of
              the results differ or the call fails: `offset` (a slice of a larger buffer, as
              of a bucket), `strided` (a step of two), `permuted` (dimensions turned)
 
@@ -112,13 +112,14 @@ def run(call, args, kwargs):
     return out, not torch.equal(before, torch.get_rng_state())
 
 
-def elsewhere(args, kwargs, place):
-    """The same elements at another place, or None where nothing would differ."""
+def elsewhere(args, kwargs, place, only=None):
+    """The same elements at another place, of one argument or of all; None where nothing would differ."""
     changed = False
+    chosen = None if only is None else tensors((args, kwargs))[only]
 
     def one(value):
         nonlocal changed
-        if not is_tensor(value) or value.numel() == 0:
+        if not is_tensor(value) or value.numel() == 0 or (chosen is not None and value is not chosen):
             return value
         if place == "permuted":
             if value.dim() < 2:
@@ -200,15 +201,18 @@ def placement(call, args, kwargs, out, left):
             found.add("strided")
     except Exception:
         return {"unstable"}
-    for place in PLACES:
-        moved = elsewhere(*copy_arguments((args, kwargs)), place)
-        if moved is None:
-            continue
-        try:
-            if differs(*again(*moved)):
-                found.add(place)
-        except Exception:
-            found.add(place + "!")
+    # What takes from one argument how another lies sees nothing where all are moved alike.
+    count = len(tensors((args, kwargs)))
+    for only in [None, *(range(count) if 1 < count <= 8 else ())]:
+        for place in PLACES:
+            moved = elsewhere(*copy_arguments((args, kwargs)), place, only)
+            if moved is None:
+                continue
+            try:
+                if differs(*again(*moved)):
+                    found.add(place)
+            except Exception:
+                found.add(place + "!")
     return found
 
 

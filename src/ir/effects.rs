@@ -197,6 +197,13 @@ impl Dependencies {
     pub fn escapes(&self, id: NodeId) -> bool {
         self.memory.escapes[self.memory.class[id.index()] as usize]
     }
+
+    /// Whether an operator sees where in memory the value begins, or more of its memory than it shows, so that it has to lie
+    /// alone: `as_strided`, `storage_offset`.
+    #[must_use]
+    pub fn is_seen(&self, id: NodeId) -> bool {
+        self.memory.seen[self.memory.class[id.index()] as usize]
+    }
 }
 
 fn lay_out(graph: &Graph) -> (Vec<Slot>, Vec<u32>) {

@@ -260,7 +260,7 @@ impl<'a> Rewrite<'a> {
         }
         let copy = |member: &Member| match plan.options.unpack {
             Unpack::Auto => dependencies.is_written(member.wait) || dependencies.escapes(member.wait),
-            Unpack::Views => dependencies.is_written(member.wait),
+            Unpack::Views => dependencies.is_written(member.wait) || dependencies.is_seen(member.wait),
             Unpack::Copies => true,
         };
         let copies = plan.buckets.iter().map(|bucket| bucket.members.iter().map(copy).collect()).collect();

@@ -5,7 +5,7 @@
 //! of the schemas, and the lists of what schemas leave out, to what happens.
 
 use bucketeer::check::prove;
-use bucketeer::ir::operators::{self, Alias, Fence};
+use bucketeer::ir::operators::{self, Alias, Fence, Placement};
 use bucketeer::ir::{Graph, NodeId};
 use bucketeer_formats::fx::FxText;
 
@@ -125,6 +125,23 @@ fn what_operators_were_seen_to_do_is_known_to_the_passes() {
     let (found, looked, unread) = problems(unknown_to_passes);
     assert!(looked > 3000 && unread * 20 < looked, "looked at {looked}, could not read {unread}");
     assert!(found.is_empty(), "{} calls do what the passes do not know:\n{}", found.len(), found.join("\n"));
+}
+
+#[test]
+fn operators_whose_values_were_seen_to_depend_on_where_an_argument_begins_see_its_storage() {
+    let rows = include_str!("../data/torch-observed.tsv").lines().map(|line| line.split('\t').collect::<Vec<_>>());
+    // What is true of an operator is true of its form with an `out`.
+    let begins = |row: &&[&str]| {
+        row[0].starts_with("aten.") && !row[0].ends_with("out") && row[5].split(' ').any(|place| place == "offset")
+    };
+    let rows: Vec<Vec<&str>> = rows.collect();
+    let found: Vec<&str> = rows.iter().map(|row| &row[..]).filter(begins).map(|row| row[0]).collect();
+    assert!(found.len() > 8, "{found:?}");
+    let unknown = found.iter().filter(|name| {
+        let graph = graph("t0: \"f32[4][1]cpu\"", &[&format!("r = torch.ops.{name}(t0)"), "return (r,)"]).unwrap();
+        operators::effects(&graph, called(&graph, "r").unwrap()).sees != Placement::Storage
+    });
+    assert_eq!(unknown.collect::<Vec<_>>(), Vec::<&&str>::new());
 }
 
 #[test]

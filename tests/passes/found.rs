@@ -258,3 +258,52 @@ fn weights_that_are_saturated_or_packed_as_halves_are_written() {
         assert_eq!(launches, 2, "{writer}");
     }
 }
+
+#[test]
+fn results_whose_place_is_seen_are_copied_out_of_the_bucket_however_it_is_unpacked() {
+    let readers = [
+        "r = aten.slice_inverse.default(z, v) : f32[2]",
+        "r = aten.as_strided.default(v, [3], [2], 0) : f32[3][2]",
+        "r = aten.as_strided_copy.default(v, [3], [2], 0) : f32[3]",
+        "r = aten._version.default(v)",
+    ];
+    for reader in readers {
+        let text = format!(
+            "x = input f32[4]; y = input f32[2, 4]; z = input f32[2]\ns = all_reduce(x, sum, G:2)\nw = wait(s)\n\
+             t = all_reduce(y, sum, G:2)\nv = wait(t)\n{reader}\noutput(w, r)"
+        );
+        let before = bucketeer::ir::text::parse(&text).unwrap();
+        for unpack in ["auto", "views", "copies"] {
+            let pipeline: bucketeer::Pipeline = format!("bucket-all-reduce{{unpack={unpack}}}").parse().unwrap();
+            let mut after = before.clone();
+            let reports = pipeline.run(&mut after).unwrap();
+            let buckets = reports[0].plan.as_ref().unwrap().buckets.len();
+            assert_eq!(buckets, 1, "{reader}");
+            let verdict = bucketeer::prove(&before, &after);
+            assert!(verdict.is_equal(), "{reader}, {unpack}: {verdict}");
+            let read = after.order().iter().find(|&&id| after.name_of(id) == "r").unwrap();
+            let seen = *after.operands(*read).last().unwrap();
+            assert!(!shows_the_bucket(&after, seen), "{reader}, {unpack}");
+        }
+    }
+}
+
+/// Whether a value is a view of what a launch made.
+fn shows_the_bucket(graph: &bucketeer::Graph, value: bucketeer::ir::NodeId) -> bool {
+    use bucketeer::ir::operators::{Alias, effects, element_index};
+    let mut at = value;
+    loop {
+        let from = match effects(graph, at).alias {
+            _ if graph.collective(at).is_some() => return true,
+            Alias::Of(index) => graph.operands(at).get(index as usize),
+            _ if element_index(graph, at).is_some() || graph.node(at).op == bucketeer::ir::Op::Wait => {
+                graph.operands(at).first()
+            }
+            _ => return false,
+        };
+        match from {
+            Some(&from) => at = from,
+            None => return false,
+        }
+    }
+}

@@ -146,13 +146,25 @@ pub(super) fn placement(namespace: &str, name: &str) -> Placement {
     let of_tensors = matches!(namespace, "aten" | "prims" | "inductor" | "method" | "torch" | "");
     match name {
         _ if !of_tensors => Placement::Unseen,
-        "stride" | "sym_stride" | "is_contiguous" | "sym_is_contiguous" | "is_non_overlapping_and_dense" => {
-            Placement::Strides
-        }
+        "stride"
+        | "sym_stride"
+        | "is_contiguous"
+        | "sym_is_contiguous"
+        | "is_non_overlapping_and_dense"
+        | "_debug_has_internal_overlap"
+        | "_fused_adagrad"
+        | "_fused_adagrad_"
+        | "_fused_adam"
+        | "_fused_adam_"
+        | "_fused_adamw"
+        | "_fused_adamw_"
+        | "_fused_sgd"
+        | "_fused_sgd_" => Placement::Strides,
         "as_strided"
         | "as_strided_"
         | "as_strided_copy"
         | "as_strided_scatter"
+        | "slice_inverse"
         | "storage_offset"
         | "sym_storage_offset"
         | "_reshape_alias"
@@ -161,6 +173,9 @@ pub(super) fn placement(namespace: &str, name: &str) -> Placement {
         | "resize_"
         | "resize_as_"
         | "resize"
+        | "_compute_linear_combination"
+        | "_has_same_storage_numel"
+        | "_version"
         | "is_set_to"
         | "data_ptr"
         | "storage"

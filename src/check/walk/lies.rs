@@ -2,9 +2,9 @@
 
 use super::{Step, Walk};
 use crate::check::effects::{Effects, Placement};
-use crate::check::terms::{Term, Val, Value};
+use crate::check::terms::{Term, Val, Value, bytes_of, shape_of};
 use crate::ir::operators::split_target;
-use crate::ir::{Arg, NodeId, Op, Type};
+use crate::ir::{Arg, DType, NodeId, Op, Type};
 
 impl Walk<'_, '_> {
     /// Adds to a call's operands how its first one lies, if it sees that.
@@ -38,7 +38,9 @@ impl Walk<'_, '_> {
             // More of its memory may be seen than it shows.
             if effects.placement == Placement::Place {
                 let (whole, shown) = (self.read(root, id)?, self.read(node, id)?);
-                if whole != shown {
+                // The same bytes in the same order may be seen with other sizes.
+                let bytes = |val: Val| self.context.tensor(val).map(|tensor| &tensor.flat);
+                if whole != shown && (bytes(whole).is_none() || bytes(whole) != bytes(shown)) {
                     self.operands.push(whole);
                 }
             }
@@ -84,9 +86,10 @@ impl Walk<'_, '_> {
 
     fn dense(&mut self, node: NodeId) -> Val {
         let leaf = self.context.intern_leaf(Term::Storage(u32::MAX), None, None);
+        // So many bytes without gaps, whatever the sizes are that they are seen with.
         let size = self.found.graph.tensor(node).and_then(|ty| {
-            let shape = crate::check::terms::shape_of(ty)?;
-            self.context.leaf_tensor(leaf, ty.dtype, shape)
+            let bytes = bytes_of(&shape_of(ty)?, ty.dtype)?;
+            self.context.leaf_tensor(leaf, DType::U8, [bytes].into_iter().collect())
         });
         size.unwrap_or_else(|| self.as_made(node))
     }

@@ -15,6 +15,8 @@ pub(crate) struct Memory {
     pub written: Vec<bool>,
     /// Whether the class is returned, or handed to an operator that may keep it, or that sees how it lies.
     pub escapes: Vec<bool>,
+    /// Whether an operator sees where in memory a value of the class begins, or more of its memory than it shows.
+    pub seen: Vec<bool>,
     /// Whether the sizes or strides of a value of the class change in place, so that its type does not hold throughout.
     pub restated: Vec<bool>,
 }
@@ -178,6 +180,7 @@ impl Memory {
         let mut memory = Self {
             written: vec![false; class.len()],
             escapes: vec![false; class.len()],
+            seen: vec![false; class.len()],
             restated: vec![false; class.len()],
             class,
         };
@@ -192,7 +195,9 @@ impl Memory {
             }
             if graph.node(id).op == Op::Output || effect.fence == Fence::Full || effect.sees > Placement::Nothing {
                 for &operand in operands {
-                    memory.escapes[memory.class[operand.index()] as usize] = true;
+                    let class = memory.class[operand.index()] as usize;
+                    memory.escapes[class] = true;
+                    memory.seen[class] |= effect.sees == Placement::Storage;
                 }
             }
         }

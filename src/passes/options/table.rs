@@ -195,7 +195,7 @@ pub const OPTIONS: &[BucketOption] = &[
         default: "auto; of HLO text views",
         values: Values::Words(&[
             word("auto", "Views where nothing writes a result and none leaves the graph, else copies"),
-            word("views", "Views where nothing writes a result"),
+            word("views", "Views where nothing writes a result or sees where it begins"),
             word("copies", "Copies"),
         ]),
         get: |options| {
