@@ -1,7 +1,9 @@
 //! `plan`: when collectives are launched, travel together and are waited for, so that the step ends sooner.
 
 mod costs;
+mod pictures;
 mod report;
+mod sweep;
 
 use crate::fault::InputFault;
 use crate::input::{Facts, FactsArgs};
@@ -16,6 +18,7 @@ use bucketeer::passes::schedule::{Buckets, Effort, PlanError, ScheduleOptions, T
 use bucketeer_formats::{Document, Format};
 use bucketeer_types::sizes::parse_bytes;
 use costs::CostsArgs;
+use pictures::Shown;
 use std::path::PathBuf;
 
 /// Plans a step: which collectives travel together, and where each is launched and waited for
@@ -50,6 +53,15 @@ pub struct PlanArgs {
     /// How many of the dearest waits to show
     #[arg(long, value_name = "N", default_value_t = 10)]
     waits: usize,
+    /// Say of each launch what travels in it, where it is launched and waited for, what it hides behind and what stays exposed
+    #[arg(long, conflicts_with = "json")]
+    explain: bool,
+    /// Plan it for several caps on memory, from what the graph needs as it stands to as much as helps, and bucket it with several
+    /// caps on buckets as `rewrite` does: what each takes. Writes no graph
+    #[arg(long, conflicts_with_all = ["out", "pipeline", "as_written", "explain"])]
+    sweep: bool,
+    #[command(flatten)]
+    pictures: PicturesArgs,
     /// Only say how the graph runs as it stands
     #[arg(long, conflicts_with = "out")]
     as_written: bool,
@@ -137,9 +149,33 @@ impl MemoryCap {
     }
 }
 
+/// What is drawn.
+#[derive(Debug, clap::Args)]
+struct PicturesArgs {
+    /// Write a page that shows what runs when, as it came above as planned: zoom, search, names under the pointer
+    #[arg(long, value_name = "FILE", conflicts_with = "sweep")]
+    timeline: Option<PathBuf>,
+    /// Write what runs when for Chrome's and Perfetto's viewers
+    #[arg(long, value_name = "FILE", conflicts_with = "sweep")]
+    trace: Option<PathBuf>,
+}
+
+impl PicturesArgs {
+    /// Writes the pictures that were asked for.
+    fn draw(&self, graph: &str, shown: &[Shown<'_>]) -> Result<()> {
+        if let Some(path) = &self.timeline {
+            output::write(Some(path), pictures::page(graph, shown).as_bytes())?;
+        }
+        if let Some(path) = &self.trace {
+            output::write(Some(path), pictures::trace(shown).as_bytes())?;
+        }
+        Ok(())
+    }
+}
+
 /// Runs the command.
 pub fn run(arguments: PlanArgs) -> Result<Verdict> {
-    let view = report::View { waits: arguments.waits, json: arguments.json };
+    let view = report::View { waits: arguments.waits, explain: arguments.explain, json: arguments.json };
     let facts: Facts = arguments.facts.validate()?;
     let label = input::label(&arguments.graph);
     let progress = Progress::start();
@@ -162,18 +198,26 @@ pub fn run(arguments: PlanArgs) -> Result<Verdict> {
     let cap_bytes = arguments.memory.bytes(before.peak_bytes);
     if arguments.as_written {
         drop(progress);
-        return report::show(&source, &[("as it came", before)], None, cap_bytes, &view);
+        let shown = [Shown { name: "as it came", graph: &source, run: &before }];
+        arguments.pictures.draw(&source.name, &shown)?;
+        return report::show(&source, &shown, None, cap_bytes, &view);
+    }
+    if arguments.sweep {
+        let found = sweep::sweep(&source, &costs, &before, arguments.effort.into(), &progress).map_err(refused)?;
+        drop(progress);
+        return sweep::show(&source, &found, arguments.json);
     }
     let mut options = ScheduleOptions::default();
     (options.cap_bytes, options.effort) = (cap_bytes, arguments.effort.into());
     let graph = &mut document.graphs_mut()[0];
-    let mut rows = vec![("as it came", before.clone())];
+    let mut bucketed = None;
     let costs = match &arguments.pipeline {
         Some(pipeline) => {
             progress.set("bucketing".to_owned());
             pipeline.run(graph).map_err(|error| anyhow!(error).context(label.clone()))?;
             let costs = costs.of_what_is_left(graph);
-            rows.push(("bucketed", Timeline::of(graph, &costs).map_err(|error| refused(error.into()))?));
+            let run = Timeline::of(graph, &costs).map_err(|error| refused(error.into()))?;
+            bucketed = Some((graph.clone(), run));
             costs
         }
         None => costs,
@@ -192,7 +236,12 @@ pub fn run(arguments: PlanArgs) -> Result<Verdict> {
     if let Some(out) = &arguments.out {
         output::write(Some(out), &text)?;
     }
-    let verdict = report::show(&document.graphs()[0], &rows, Some(&planned), cap_bytes, &view)?;
+    let mut shown = vec![Shown { name: "as it came", graph: &source, run: &before }];
+    shown.extend(bucketed.as_ref().map(|(graph, run)| Shown { name: "bucketed", graph, run }));
+    let graph = &document.graphs()[0];
+    let verdict = report::show(graph, &shown, Some(&planned), cap_bytes, &view)?;
+    shown.push(Shown { name: "planned", graph, run: &planned.after });
+    arguments.pictures.draw(&source.name, &shown)?;
     proven.iter().for_each(|line| talk::say(line));
     Ok(verdict)
 }

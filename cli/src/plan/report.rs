@@ -1,5 +1,6 @@
 //! What a plan is worth, for people and as JSON.
 
+use super::pictures::{Shown, explained};
 use crate::table::{Align, Table};
 use crate::units::human;
 use crate::{Verdict, output};
@@ -12,18 +13,19 @@ use serde::Serialize;
 #[derive(Clone, Copy, Debug)]
 pub struct View {
     pub waits: usize,
+    pub explain: bool,
     pub json: bool,
 }
 
 /// Shows how a graph runs, and how it ran before it was planned: as it came first. `graph` is what runs now.
 pub fn show(
     graph: &Graph,
-    before: &[(&str, Timeline)],
+    before: &[Shown<'_>],
     planned: Option<&Planned>,
     cap_bytes: Option<u64>,
     view: &View,
 ) -> Result<Verdict> {
-    let came = &before[0].1;
+    let came = before[0].run;
     let now = planned.map_or(came, |planned| &planned.after);
     let text = if view.json {
         let report = Report {
@@ -32,7 +34,7 @@ pub fn show(
             graph: &graph.name,
             cap_bytes,
             as_written: Run::of(came),
-            bucketed: before.get(1).map(|(_, bucketed)| Run::of(bucketed)),
+            bucketed: before.get(1).map(|bucketed| Run::of(bucketed.run)),
             planned: planned.map(|planned| Run::of(&planned.after)),
             bounds: planned.map_or(Vec::new(), |planned| {
                 let bound = |bound: &LowerBound| BoundReport { name: bound.bound.name(), ns: bound.ns };
@@ -44,6 +46,9 @@ pub fn show(
     } else {
         let mut lines = summary(graph, before, planned, cap_bytes);
         lines.extend(waits(graph, now, view.waits));
+        if view.explain {
+            lines.extend(explained(graph, now));
+        }
         lines.join("\n") + "\n"
     };
     output::to_stdout(text.as_bytes())?;
@@ -51,7 +56,7 @@ pub fn show(
 }
 
 /// A time for people: three places that count.
-fn time(ns: u64) -> String {
+pub fn time(ns: u64) -> String {
     match ns {
         0..1_000 => format!("{ns} ns"),
         1_000..1_000_000 => format!("{:.1} us", ns as f64 / 1e3),
@@ -61,19 +66,14 @@ fn time(ns: u64) -> String {
 }
 
 /// How much of the communication hides behind computation.
-fn hidden(run: &Timeline) -> String {
+pub fn hidden(run: &Timeline) -> String {
     match run.message_ns {
         0 => "-".to_owned(),
         all => format!("{:.1} %", 100.0 * all.saturating_sub(run.exposed_ns()) as f64 / all as f64),
     }
 }
 
-fn summary(
-    graph: &Graph,
-    before: &[(&str, Timeline)],
-    planned: Option<&Planned>,
-    cap_bytes: Option<u64>,
-) -> Vec<String> {
+fn summary(graph: &Graph, before: &[Shown<'_>], planned: Option<&Planned>, cap_bytes: Option<u64>) -> Vec<String> {
     let mut table = Table::new(&[
         ("", Align::Left),
         ("step", Align::Right),
@@ -96,7 +96,7 @@ fn summary(
             human(run.peak_bytes),
         ]);
     };
-    before.iter().for_each(|(name, run)| row(name, run));
+    before.iter().for_each(|one| row(one.name, one.run));
     if let Some(planned) = planned {
         row("planned", &planned.after);
     }
@@ -192,8 +192,9 @@ struct BoundReport {
     ns: u64,
 }
 
+/// A run in numbers.
 #[derive(Serialize)]
-struct Run {
+pub struct Run {
     makespan_ns: u64,
     compute_ns: u64,
     exposed_ns: u64,
@@ -204,7 +205,7 @@ struct Run {
 }
 
 impl Run {
-    fn of(run: &Timeline) -> Self {
+    pub fn of(run: &Timeline) -> Self {
         Self {
             makespan_ns: run.makespan_ns,
             compute_ns: run.compute_ns,

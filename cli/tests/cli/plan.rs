@@ -80,6 +80,54 @@ fn buckets_are_kept_where_that_is_asked_for_or_made_by_passes_first() {
 }
 
 #[test]
+fn each_launch_is_explained_and_drawn_where_it_runs() {
+    let folder = folder();
+    let ran = folder.run("plan g.txt --costs costs.json --explain --timeline t.html --trace t.json").expect(0, &[]);
+    // The first message takes 2,256 ns and hides behind `d` whole; the second has nothing to hide behind.
+    for part in [
+        "`r0`: all_reduce, 256 B, group world",
+        "launched after `c`, takes 2.3 us, waited for at the end",
+        "hides 2.3 us behind 1 call, most of it `d`; computation never stands still for it",
+        "hides behind nothing; computation stands still for it for 2.3 us",
+    ] {
+        assert!(ran.out().contains(part), "{part}\n{}", ran.out());
+    }
+    let page = folder.read("t.html");
+    let places = ["as it came", "planned"].map(|name| page.find(&format!("{{name:\"{name}\"")));
+    assert!(places[0].is_some() && places[0] < places[1], "{page}");
+    assert!(page.contains("[0,5000,\"c\",\"compute\",\"\"]"), "{page}");
+    assert_eq!(page.matches("[5000,2256,\"r0\",\"comm\"").count(), 2, "{page}");
+    let trace: Value = serde_json::from_str(&folder.read("t.json")).unwrap();
+    let events = trace["traceEvents"].as_array().unwrap();
+    let sent = |pid: u64| -> Vec<(String, f64)> {
+        let comm = events.iter().filter(|event| event["cat"] == "comm" && event["pid"] == pid);
+        comm.map(|event| (event["name"].as_str().unwrap().to_owned(), event["ts"].as_f64().unwrap())).collect()
+    };
+    assert_eq!(sent(0), [("r0".to_owned(), 5.0), ("r1".to_owned(), 16.256)]);
+    assert_eq!(sent(1), [("r0".to_owned(), 5.0), ("r1".to_owned(), 14.0)]);
+    folder.run("plan g.txt --costs costs.json --sweep --trace t.json").expect(2, &["--trace"]);
+}
+
+#[test]
+fn a_sweep_says_what_memory_and_caps_on_buckets_are_worth() {
+    let folder = folder();
+    let ran = folder.run("plan g.txt --costs costs.json --sweep --json").expect(0, &[]);
+    let found: Value = serde_json::from_str(ran.out()).unwrap();
+    let memory = found["memory"].as_array().unwrap();
+    assert_eq!((memory.len(), found["caps"].as_array().unwrap().len()), (9, 9));
+    let number = |point: &Value, name: &str| point["planned"][name].as_u64().unwrap();
+    for pair in memory.windows(2) {
+        assert!(number(&pair[0], "makespan_ns") >= number(&pair[1], "makespan_ns"), "{found}");
+    }
+    assert!(memory.iter().all(|point| number(point, "peak_bytes") <= point["cap_bytes"].as_u64().unwrap()), "{found}");
+    assert_eq!(found["as_written"]["makespan_ns"], 18_512);
+    assert_eq!(found["caps"][8]["cap_bytes"], Value::Null);
+    assert_eq!(found["caps"][8]["bucketed"]["launches"], 1);
+    let text = folder.run("plan g.txt --costs costs.json --sweep").expect(0, &[]);
+    assert!(text.out().contains("alive at most") && text.out().contains("buckets of at most"), "{}", text.out());
+}
+
+#[test]
 fn without_an_output_nothing_is_written_and_json_has_exact_numbers() {
     let folder = folder();
     let ran = folder.run("plan g.txt --costs costs.json --json").expect(0, &[]);

@@ -2,7 +2,7 @@
 //!
 //! A [`Drawing`] holds a box for each collective and the lines between them; [`dot`] writes it for Graphviz, [`svg`] as
 //! a picture of its own. [`Lanes`] hold a bar for each collective by program order, and the bytes alive; [`lanes_svg`]
-//! writes them, of graphs of any size. Equal graphs give equal bytes.
+//! writes them, of graphs of any size. [`timeline_html`] shows runs of a step over time. Equal graphs give equal bytes.
 //!
 //! * [`order`]: the lines, few of them, whatever the graph;
 //! * [`buckets`]: which collectives have one colour;
@@ -15,11 +15,13 @@ mod lanes_svg;
 pub mod order;
 mod svg;
 mod text;
+mod timeline;
 
 pub use dot::dot;
 pub use lanes::Lanes;
 pub use lanes_svg::lanes_svg;
 pub use svg::svg;
+pub use timeline::{TimedLane, TimedRun, TimedSpan, timeline_html};
 
 use bucketeer::ir::{Dependencies, Graph, NodeId, ProcessGroup};
 use bucketeer::passes::survey::{Surveyed, survey};

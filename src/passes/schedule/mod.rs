@@ -17,6 +17,7 @@ pub mod profile;
 pub mod profile_json;
 mod profiles;
 mod search;
+mod spans;
 mod state;
 pub mod timeline;
 pub mod times;
@@ -27,6 +28,7 @@ pub use bounds::{Bound, LowerBound};
 pub use costs::{CopyCost, CostError, Costs, GroupCosts, MessageCost, Piece};
 pub use problem::PlanError;
 pub use profile::Profile;
+pub use spans::{Doing, Lane, Span};
 pub use timeline::{Launch, Timeline};
 
 use super::bucketing::BucketPlan;
