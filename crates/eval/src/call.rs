@@ -1,5 +1,6 @@
 //! One call on one rank: its arguments as values, and how its results are made.
 
+use super::EvalOptions;
 use super::memory::{Fault, Memory};
 use super::symbols::Symbols;
 use super::tensor::{MAX_STRIDE, Tensor, dense_strides, is_injective};
@@ -25,8 +26,6 @@ pub struct Rank {
     pub fences: u64,
     /// How many calls made numbers of operators whose meaning is not known.
     pub unknown: u64,
-    /// Integers out of the mixing function are below this.
-    pub integers: u64,
 }
 
 /// A call being evaluated.
@@ -43,6 +42,8 @@ pub struct Call<'a> {
     pub rank: &'a mut Rank,
     /// Values of symbols.
     pub symbols: &'a Symbols,
+    /// What the graph is run with.
+    pub options: &'a EvalOptions,
 }
 
 /// How a new tensor lies in memory.
@@ -57,8 +58,14 @@ pub enum Layout<'a> {
 impl<'a> Call<'a> {
     /// The call that a node makes on a rank.
     #[must_use]
-    pub fn new(graph: &'a Graph, id: NodeId, rank: &'a mut Rank, symbols: &'a Symbols) -> Self {
-        Self { graph, id, args: graph.args_of(id), operator: graph.operator_of(id), rank, symbols }
+    pub fn new(
+        graph: &'a Graph,
+        id: NodeId,
+        rank: &'a mut Rank,
+        symbols: &'a Symbols,
+        options: &'a EvalOptions,
+    ) -> Self {
+        Self { graph, id, args: graph.args_of(id), operator: graph.operator_of(id), rank, symbols, options }
     }
 
     /// Whether the native text calls it so, where some operators take other arguments.
@@ -218,9 +225,12 @@ impl<'a> Call<'a> {
         self.graph.type_of(self.id).as_tensor()
     }
 
-    /// The strides that the graph states, if they belong to these sizes.
+    /// The strides that the graph states, if they belong to these sizes and are to be followed.
     #[must_use]
     pub fn stated_strides(&self, sizes: &[usize]) -> Option<Vec<usize>> {
+        if self.options.laid_out.contains(self.graph.name_of(self.id)) {
+            return None;
+        }
         let stated = self.stated()?;
         let strides = self.symbols.sizes(stated.strides.as_deref()?)?;
         let fits = self.symbols.sizes(&stated.shape)? == sizes && is_injective(sizes, &strides);

@@ -134,6 +134,6 @@ fn element_of_unknown(call: &mut Call<'_>) -> Done {
     call.rank.memory.room(ty.dtype, count(&sizes))?;
     call.rank.unknown += 1;
     let bytes =
-        Mixer::resume(Mixer::resume(state).at(index as u64)).elements(ty.dtype, count(&sizes), call.rank.integers);
+        Mixer::resume(Mixer::resume(state).at(index as u64)).elements(ty.dtype, count(&sizes), call.options.integers);
     call.make(ty.dtype, &sizes, Layout::Stated(&dense_strides(&sizes)), bytes)
 }

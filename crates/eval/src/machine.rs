@@ -48,7 +48,6 @@ impl<'g> Machine<'g> {
             draws: 0,
             fences: 0,
             unknown: 0,
-            integers: options.integers,
         };
         let ranks = world.ranks.iter().map(rank).collect();
         let last_use = last_uses(graph);
@@ -133,8 +132,10 @@ impl<'g> Machine<'g> {
     // Values.
 
     fn set(&mut self, id: NodeId, rank: usize, value: Value) -> Result<(), EvalError> {
-        if let Err(Clash { found, stated, only_strides }) = self.fits(self.graph.type_of(id), &value) {
-            let node = self.graph.name_of(id).to_owned();
+        let name = self.graph.name_of(id);
+        let laid_out = self.options.laid_out.contains(name);
+        if let Err(Clash { found, stated, only_strides }) = self.fits(self.graph.type_of(id), &value, laid_out) {
+            let node = name.to_owned();
             return Err(EvalError::Type { node, found, stated, only_strides });
         }
         let rank = &mut self.ranks[rank];
@@ -160,16 +161,15 @@ impl<'g> Machine<'g> {
         }
     }
 
-    /// Whether a value is what its type says.
-    fn fits(&self, ty: &Type, value: &Value) -> Result<(), Clash> {
+    /// Whether a value is what its type says. Of one that is laid out, a type without strides says that it is dense.
+    fn fits(&self, ty: &Type, value: &Value, laid_out: bool) -> Result<(), Clash> {
         match (ty, value) {
-            (Type::Tensor(ty), Value::Tensor(tensor)) => self.tensor_fits(ty, tensor),
+            (Type::Tensor(ty), Value::Tensor(tensor)) => self.tensor_fits(ty, tensor, laid_out),
             (Type::Tuple(types), Value::Tuple(values)) if types.len() == values.len() => {
-                types.iter().zip(values).try_for_each(|(ty, value)| self.fits(ty, value))
+                types.iter().zip(values).try_for_each(|(ty, value)| self.fits(ty, value, laid_out))
             }
-            (Type::SymInt(expr), Value::Scalar(number)) => match self.symbols.evaluate(expr) {
-                // Sizes that come out of data have no value of their own.
-                Some(expected) if expected != number.int() && !expr.to_string().contains('u') => {
+            (Type::SymInt(expr), Value::Scalar(number)) => match self.symbols.expected(expr) {
+                Some(expected) if expected != number.int() => {
                     Err(Clash::of(number.int().to_string(), format!("{ty}, which is {expected}")))
                 }
                 _ => Ok(()),
@@ -181,15 +181,18 @@ impl<'g> Machine<'g> {
         }
     }
 
-    fn tensor_fits(&self, ty: &TensorType, tensor: &Tensor) -> Result<(), Clash> {
+    fn tensor_fits(&self, ty: &TensorType, tensor: &Tensor, laid_out: bool) -> Result<(), Clash> {
         let Some(sizes) = self.symbols.sizes(&ty.shape) else { return Ok(()) };
-        let strides = ty.strides.as_deref().and_then(|strides| self.symbols.sizes(strides));
+        let assumed = laid_out && ty.strides.is_none();
+        let stated = ty.strides.as_deref().and_then(|strides| self.symbols.sizes(strides));
+        let strides = if assumed { Some(dense_strides(&sizes)) } else { stated };
         let lies = strides.is_none_or(|strides| same_layout(&sizes, &strides, &tensor.strides));
         let same = ty.dtype == tensor.dtype && sizes == tensor.sizes;
         if same && lies {
             return Ok(());
         }
-        Err(Clash { only_strides: same, ..Clash::of(describe(&Value::Tensor(tensor.clone())), ty.to_string()) })
+        let stated = if assumed { format!("{ty}, dense") } else { ty.to_string() };
+        Err(Clash { only_strides: same, ..Clash::of(describe(&Value::Tensor(tensor.clone())), stated) })
     }
 
     // Inputs, waits, calls.
@@ -198,6 +201,9 @@ impl<'g> Machine<'g> {
         let mut mixer = Mixer::new(self.seed, self.graph.name_of(id));
         mixer.number(u64::from(self.ranks[rank].global));
         let value = self.from_mixer(mixer, rank, self.graph.type_of(id))?;
+        if self.options.raw_inputs {
+            self.fill_with_bits(mixer, rank, &value)?;
+        }
         if let (true, Value::Tensor(tensor)) = (self.graph.meta_of(id).pending, &value) {
             let memory = &mut self.ranks[rank].memory;
             let bytes = memory.read(tensor)?;
@@ -207,10 +213,21 @@ impl<'g> Machine<'g> {
         Ok(value)
     }
 
+    /// Overwrites tensors with any bits, each with its own.
+    fn fill_with_bits(&mut self, mixer: Mixer, rank: usize, value: &Value) -> Result<(), Fault> {
+        let mut tensors = Vec::new();
+        value.for_each_tensor(&mut |tensor| tensors.push(tensor.clone()));
+        for (nth, tensor) in (0..).zip(tensors) {
+            let part = Mixer::resume(mixer.at(nth));
+            self.ranks[rank].memory.write(&tensor, &part.bits(tensor.width(), tensor.elements()))?;
+        }
+        Ok(())
+    }
+
     fn wait(&mut self, id: NodeId, rank: usize) -> Result<Value, Fault> {
         let mut values = Vec::new();
         for &operand in self.graph.operands(id) {
-            let call = Call::new(self.graph, id, &mut self.ranks[rank], &self.symbols);
+            let call = Call::new(self.graph, id, &mut self.ranks[rank], &self.symbols, self.options);
             let waited = call.value_of(operand)?.clone();
             let memory = &mut self.ranks[rank].memory;
             waited.for_each_tensor(&mut |tensor| memory.land(Some(tensor.storage)));
@@ -224,7 +241,7 @@ impl<'g> Machine<'g> {
 
     fn call(&mut self, id: NodeId, rank: usize) -> Result<Value, Fault> {
         let graph = self.graph;
-        let mut call = Call::new(graph, id, &mut self.ranks[rank], &self.symbols);
+        let mut call = Call::new(graph, id, &mut self.ranks[rank], &self.symbols, self.options);
         if let Some(value) = known(&mut call)? {
             return Ok(value);
         }
@@ -251,7 +268,7 @@ impl<'g> Machine<'g> {
             mixer.number(u64::from(state.global));
         }
         for &operand in graph.operands(id) {
-            let call = Call::new(graph, id, &mut self.ranks[rank], &self.symbols);
+            let call = Call::new(graph, id, &mut self.ranks[rank], &self.symbols, self.options);
             take_in(&mut mixer, &call.rank.memory, call.value_of(operand)?, effects.shape_only)?;
         }
         let mut written = self.mix_into_operands(id, rank, mixer, &effects.writes)?;
@@ -370,7 +387,7 @@ impl<'g> Machine<'g> {
         let (mut tensors, mut bytes, mut splits) = (Vec::new(), Vec::new(), Vec::new());
         for &rank in team {
             let at = |fault| (Some(rank), fault);
-            let call = Call::new(self.graph, id, &mut self.ranks[rank], &self.symbols);
+            let call = Call::new(self.graph, id, &mut self.ranks[rank], &self.symbols, self.options);
             let tensor = match call.value_of(input).map_err(at)? {
                 Value::Tensor(tensor) => tensor.clone(),
                 Value::Opaque(_) => return Err(at(Fault::Unknown(input))),
@@ -404,7 +421,7 @@ impl<'g> Machine<'g> {
             Variant::Functional => {
                 // PyTorch's types of collectives follow the operand's strides; what runs does not. Elements have a
                 // logical order, so either will do.
-                let call = Call::new(self.graph, id, &mut self.ranks[rank], &self.symbols);
+                let call = Call::new(self.graph, id, &mut self.ranks[rank], &self.symbols, self.options);
                 let strides = call.stated_strides(&sizes).unwrap_or_else(|| dense_strides(&sizes));
                 let poison = vec![super::memory::POISON; bytes.len()];
                 let mut to = call.rank.memory.strided(from.dtype, &sizes, &strides, &poison)?;
@@ -412,7 +429,7 @@ impl<'g> Machine<'g> {
                 to
             }
             Variant::Out => {
-                let call = Call::new(self.graph, id, &mut self.ranks[rank], &self.symbols);
+                let call = Call::new(self.graph, id, &mut self.ranks[rank], &self.symbols, self.options);
                 let mut out = call.tensors(call.args.get("out"))?;
                 if nth >= out.len() {
                     return Err(Fault::misfit("`out` has too few tensors"));

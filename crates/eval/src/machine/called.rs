@@ -46,7 +46,7 @@ impl<'g> Machine<'g> {
     }
 
     fn is_true(&mut self, id: NodeId, rank: usize, pick: &Arg) -> Result<bool, Fault> {
-        let call = Call::new(self.graph, id, &mut self.ranks[rank], &self.symbols);
+        let call = Call::new(self.graph, id, &mut self.ranks[rank], &self.symbols, self.options);
         match call.value(pick)? {
             Value::Scalar(number) => Ok(number.float() != 0.0),
             Value::Tensor(tensor) if tensor.elements() == 1 => {
@@ -69,7 +69,7 @@ impl<'g> Machine<'g> {
         let inputs: Vec<NodeId> = body.order().iter().copied().filter(|&id| body.node(id).op == Op::Input).collect();
         let mut given: Vec<Vec<Value>> = Vec::with_capacity(on.len());
         for &rank in on {
-            let values = Call::new(self.graph, id, &mut self.ranks[rank], &self.symbols);
+            let values = Call::new(self.graph, id, &mut self.ranks[rank], &self.symbols, self.options);
             let landed = |arg| {
                 let (value, mut found) = (values.value(arg)?, Ok(()));
                 value.for_each_tensor(&mut |tensor| {
@@ -134,7 +134,7 @@ impl<'g> Machine<'g> {
         let Some(&output) = self.graph.order().last() else { return Ok(vec![Vec::new(); self.ranks.len()]) };
         let mut all = Vec::with_capacity(self.ranks.len());
         for rank in 0..self.ranks.len() {
-            let call = Call::new(self.graph, output, &mut self.ranks[rank], &self.symbols);
+            let call = Call::new(self.graph, output, &mut self.ranks[rank], &self.symbols, self.options);
             let results = self.graph.operands(output).iter().map(|&id| call.value_of(id).cloned());
             let results =
                 results.collect::<Result<Vec<_>, Fault>>().map_err(|fault| self.error(output, Some(rank), fault))?;
