@@ -275,7 +275,7 @@ impl Memory {
         context: &mut Context<'_>,
         storage: u32,
         offset: &Int,
-        run: &[pattern::Step],
+        run: &[pattern::Loop],
     ) -> Option<Flat> {
         let storage = &mut self.storages[storage as usize];
         let [step] = run else { return None };

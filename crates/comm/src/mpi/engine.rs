@@ -8,7 +8,7 @@
 //! ([`Note::Break`]). Messages for these that are on their way are taken in and dropped ([`Engine::drain`]): so every
 //! send ends, buffers come back, and MPI can be ended.
 
-use super::flight::{Flight, Outcome, Post, Step};
+use super::flight::{Flight, Outcome, Post, Progress};
 use super::note::{Arrival, Break, Note, Place};
 use super::peers::{Known, Peers};
 use super::wire::{Finished, MAX_TAG, Wire};
@@ -255,10 +255,10 @@ impl Engine {
         loop {
             let Some(flight) = self.flights.get_mut(&id) else { return };
             match flight.step(id, &mut self.wire, self.message_bytes, &mut self.scratch) {
-                Ok(Step::Waits) => return,
-                Ok(Step::Goes) if flight.is_long() => return self.busy.push_back(id),
-                Ok(Step::Goes) => {}
-                Ok(Step::Done) => return self.end(id, Ok(())),
+                Ok(Progress::Waits) => return,
+                Ok(Progress::Goes) if flight.is_long() => return self.busy.push_back(id),
+                Ok(Progress::Goes) => {}
+                Ok(Progress::Done) => return self.end(id, Ok(())),
                 Err((place, _)) => {
                     let rank = flight.group.members()[place];
                     return self.lose(rank, Fate::Lost);
