@@ -27,11 +27,11 @@ pub fn print(graph: &Graph) -> String {
         let symbol = word_or_quoted(symbol);
         let _ = writeln!(printer.out, "hint {symbol} = {value}");
     }
-    let mut walk = Walk::new(graph);
+    let mut cursor = RegionCursor::new(graph);
     let late = edges_name_output(graph);
     let mut edges = Some(&graph.control);
     for &id in graph.order() {
-        for step in walk.steps_to(graph, id) {
+        for step in cursor.steps_to(graph, id) {
             printer.step(step);
         }
         if graph.node(id).op == Op::Output && graph.order().last() == Some(&id) && !late {
@@ -39,7 +39,7 @@ pub fn print(graph: &Graph) -> String {
         }
         printer.node(id);
     }
-    for step in walk.steps_to_end() {
+    for step in cursor.steps_to_end() {
         printer.step(step);
     }
     printer.edges(edges.take());
@@ -65,7 +65,7 @@ enum Border {
 
 /// Follows the program order through the tree of regions. A region without nodes stands before the next of its
 /// siblings, by number, that has some.
-struct Walk {
+struct RegionCursor {
     /// Open regions, outermost first, without the root.
     open: Vec<RegionId>,
     /// By region: its children without nodes, last first.
@@ -78,7 +78,7 @@ fn parent_of(graph: &Graph, region: RegionId) -> RegionId {
     if parent < region { parent } else { RegionId::ROOT }
 }
 
-impl Walk {
+impl RegionCursor {
     fn new(graph: &Graph) -> Self {
         let count = graph.regions().len();
         let mut full = vec![false; count];
@@ -170,12 +170,12 @@ impl Walk {
 
 /// Numbers the regions in the order in which their text names them.
 pub(super) fn renumber_regions(graph: &mut Graph) {
-    let mut walk = Walk::new(graph);
+    let mut cursor = RegionCursor::new(graph);
     let mut steps = Vec::new();
     for &id in graph.order() {
-        steps.extend(walk.steps_to(graph, id));
+        steps.extend(cursor.steps_to(graph, id));
     }
-    steps.extend(walk.steps_to_end());
+    steps.extend(cursor.steps_to_end());
     let mut numbers = vec![RegionId::ROOT; graph.regions().len()];
     let mut regions = vec![graph.region(RegionId::ROOT).clone()];
     for step in steps {
