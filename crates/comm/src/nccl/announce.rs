@@ -8,7 +8,7 @@
 
 use super::World;
 use super::channel::{Channel, fnv};
-use super::verdict::{Place, Verdict};
+use super::verdict::{GroupFailure, Place};
 use crate::backend::Announced;
 use crate::call::Op;
 use crate::compare::{Side, difference};
@@ -122,7 +122,7 @@ impl World {
         read.iter().for_each(|(key, _)| drop(self.store.remove(key)));
     }
 
-    fn compare_shared(&self, shared: &Shared, launches: &[Announced]) -> Result<(), Verdict> {
+    fn compare_shared(&self, shared: &Shared, launches: &[Announced]) -> Result<(), GroupFailure> {
         let channel = &shared.channels[0];
         let list_of = |rank: GlobalRank| format!("{}/list/{}", shared.key, rank.0);
         let own_steps = steps(shared, launches);
@@ -197,11 +197,11 @@ fn first_difference(
     own: GlobalRank,
     other: GlobalRank,
     lists: (&[SharedLaunch], &[SharedLaunch]),
-) -> Verdict {
+) -> GroupFailure {
     let (ours, theirs) = lists;
     let swap = own > other;
     let between = if swap { vec![other, own] } else { vec![own, other] };
-    let verdict = |seq: usize, what: &str, values: (String, String)| Verdict::Mismatch {
+    let verdict = |seq: usize, what: &str, values: (String, String)| GroupFailure::Mismatch {
         place: Place { op: "announce".to_owned(), seq: seq as u64, pair: None },
         what: what.to_owned(),
         between: between.clone(),

@@ -4,7 +4,7 @@ use super::World;
 use super::enqueue::HeldOfHost;
 use super::launched::{Launched, Scratch};
 use super::record::FlightRecord;
-use super::verdict::{Launch, Place, Report, Verdict};
+use super::verdict::{GroupFailure, Launch, Place, Report};
 use crate::call::Call;
 use crate::error::{CommError, Fate, Site};
 use crate::group::{Group, numbers};
@@ -41,7 +41,7 @@ pub struct State {
     /// On its way, in the stream's order.
     pub flying: VecDeque<Arc<Launched>>,
     pub trouble: Option<Trouble>,
-    pub broken: Option<Verdict>,
+    pub broken: Option<GroupFailure>,
     /// Whoever is gone: what is launched from now on would wait for it.
     pub departed: Option<(GlobalRank, Fate)>,
     /// When it was seen to have left in order.
@@ -173,8 +173,8 @@ impl Channel {
         CommError::Buffer { site: self.site(op), error }
     }
 
-    pub fn own_failure(&self, reason: &impl ToString) -> Verdict {
-        Verdict::Failed { rank: self.own(), reason: reason.to_string(), elsewhere: false }
+    pub fn own_failure(&self, reason: &impl ToString) -> GroupFailure {
+        GroupFailure::Failed { rank: self.own(), reason: reason.to_string(), elsewhere: false }
     }
 
     /// Notes that a thread goes into NCCL, and may wait there.

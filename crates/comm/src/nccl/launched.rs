@@ -1,7 +1,7 @@
 //! What this rank launched: work on the device's stream.
 
 use super::channel::{Cause, Channel};
-use super::verdict::{Place, Verdict, error_at};
+use super::verdict::{GroupFailure, Place, error_at};
 use crate::buffer::{ReadGuard, WriteGuard};
 use crate::error::CommError;
 use crate::lock;
@@ -123,7 +123,7 @@ impl Launched {
     }
 
     /// Ends it for a verdict on its group. What the device does with its scratch goes on without harm.
-    pub fn fail(&self, verdict: &Verdict) {
+    pub fn fail(&self, verdict: &GroupFailure) {
         drop(self.finish(|channel, flight| {
             let places = &flight.places;
             let own = places.iter().find(|place| verdict.place() == Some(place)).or_else(|| places.first());
@@ -159,7 +159,7 @@ impl Launched {
     fn given_up(&self, waited: Duration) -> CommError {
         let reason = format!("it is not done after {waited:?}, and what the watchdog asks for takes as long");
         // Held up by the store or the driver: it may be anyone's fault.
-        let verdict = Verdict::Failed { rank: self.channel.own(), reason, elsewhere: true };
+        let verdict = GroupFailure::Failed { rank: self.channel.own(), reason, elsewhere: true };
         match self.places().first() {
             Some(place) => error_at(&verdict, &self.channel.name(), place),
             None => verdict.describe(&self.channel.name()),

@@ -25,7 +25,7 @@ pub struct Place {
 /// Why a group fails.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
-pub enum Verdict {
+pub enum GroupFailure {
     Timeout {
         #[serde(flatten)]
         place: Place,
@@ -103,7 +103,7 @@ fn known_difference(what: &str) -> &'static str {
     KNOWN.into_iter().find(|known| *known == what).unwrap_or("call")
 }
 
-impl Verdict {
+impl GroupFailure {
     /// The launch that it is of, if it is of one.
     pub const fn place(&self) -> Option<&Place> {
         match self {
@@ -207,7 +207,7 @@ pub struct View<'a> {
 
 /// The first of these that holds: a member is gone; two launched different things; one says that it failed itself; a launch
 /// is late; one says that another failed.
-pub fn decide(view: &View<'_>) -> Verdict {
+pub fn decide(view: &View<'_>) -> GroupFailure {
     // Who leaves while two others have a message on its way is none of it.
     let is_of = |place: &Place, rank: &GlobalRank| {
         let members = place.pair.map(|(from, to)| [from, to].map(|at| view.members.get(at as usize)));
@@ -220,7 +220,7 @@ pub fn decide(view: &View<'_>) -> Verdict {
     // Whoever left in order may have done so because of the other.
     let gone = gone.min_by_key(|(rank, fate)| (*fate == Fate::Left, *rank));
     if let Some(&(rank, fate)) = gone {
-        return Verdict::Remote { rank, fate, after: None };
+        return GroupFailure::Remote { rank, fate, after: None };
     }
     if let Some(mismatch) = mismatch(view) {
         return mismatch;
@@ -229,7 +229,7 @@ pub fn decide(view: &View<'_>) -> Verdict {
         let mut places = view.members.iter().zip(view.reports);
         places.find_map(|(rank, report)| {
             let (reason, said) = report.as_ref()?.error.as_ref()?;
-            (*said == elsewhere).then(|| Verdict::Failed { rank: *rank, reason: reason.clone(), elsewhere })
+            (*said == elsewhere).then(|| GroupFailure::Failed { rank: *rank, reason: reason.clone(), elsewhere })
         })
     };
     if let Some(failed) = failed(false) {
@@ -247,11 +247,11 @@ pub fn decide(view: &View<'_>) -> Verdict {
                 places.map(|at| view.members[at]).collect()
             };
             let waited_ms = u64::try_from(waited.as_millis()).unwrap_or(u64::MAX);
-            Verdict::Timeout { place: place.clone(), waited_ms, arrived: ranks(true), missing: ranks(false) }
+            GroupFailure::Timeout { place: place.clone(), waited_ms, arrived: ranks(true), missing: ranks(false) }
         }
         None => match silent().next() {
-            Some(rank) if failed(true).is_some() => Verdict::Remote { rank, fate: Fate::Lost, after: None },
-            _ => failed(true).unwrap_or_else(|| Verdict::Failed {
+            Some(rank) if failed(true).is_some() => GroupFailure::Remote { rank, fate: Fate::Lost, after: None },
+            _ => failed(true).unwrap_or_else(|| GroupFailure::Failed {
                 rank: view.members[view.own],
                 reason: "another rank was in trouble, and did not say why".to_owned(),
                 elsewhere: true,
@@ -267,7 +267,7 @@ type ByPlace<'a> = (usize, &'a Launch);
 type ByNumber<'a> = BTreeMap<(u64, Option<(u32, u32)>), Vec<ByPlace<'a>>>;
 
 /// The first launch, by number, that two members made differently.
-fn mismatch(view: &View<'_>) -> Option<Verdict> {
+fn mismatch(view: &View<'_>) -> Option<GroupFailure> {
     let mut launches = ByNumber::new();
     for (place, report) in view.reports.iter().enumerate() {
         for launch in report.iter().flat_map(|report| &report.recent) {
@@ -280,7 +280,7 @@ fn mismatch(view: &View<'_>) -> Option<Verdict> {
     })
 }
 
-fn differing(view: &View<'_>, one: ByPlace<'_>, other: ByPlace<'_>) -> Option<Verdict> {
+fn differing(view: &View<'_>, one: ByPlace<'_>, other: ByPlace<'_>) -> Option<GroupFailure> {
     // Of a message the sender comes first.
     let swaps = one.1.pair.is_some_and(|(from, _)| one.0 as u32 != from);
     let ((a, first), (b, second)) = if swaps { (other, one) } else { (one, other) };
@@ -292,11 +292,11 @@ fn differing(view: &View<'_>, one: ByPlace<'_>, other: ByPlace<'_>) -> Option<Ve
         ("number of calls", (first.of.to_string(), second.of.to_string()))
     };
     let between = vec![view.members[a], view.members[b]];
-    Some(Verdict::Mismatch { place: first.place(), what: what.to_owned(), between, values })
+    Some(GroupFailure::Mismatch { place: first.place(), what: what.to_owned(), between, values })
 }
 
 /// The error of a launch for a verdict on its group.
-pub fn error_at(verdict: &Verdict, group: &Arc<str>, place: &Place) -> CommError {
+pub fn error_at(verdict: &GroupFailure, group: &Arc<str>, place: &Place) -> CommError {
     let mut cause = verdict.describe(group);
     let site = Site { group: group.clone(), op: known_op(&place.op), seq: Some(place.seq) };
     if verdict.place().is_some_and(|other| other.seq == place.seq && other.pair == place.pair) {
@@ -330,7 +330,7 @@ mod tests {
             late.map(|seq| (Place { op: "all_gather_into".to_owned(), seq, pair: None }, Duration::from_millis(1500)));
         let verdict = decide(&View { members: &members, own: 0, reports, gone, late });
         let text = serde_json::to_string(&verdict).unwrap();
-        assert_eq!(serde_json::from_str::<Verdict>(&text).unwrap(), verdict, "{text}");
+        assert_eq!(serde_json::from_str::<GroupFailure>(&text).unwrap(), verdict, "{text}");
         verdict.describe("g").to_string()
     }
 
