@@ -57,9 +57,9 @@ pub enum ProgramVerdict {
     /// It computes what its graph does.
     Equal(Proof),
     /// It does not, or breaks a rule.
-    Different(Fault),
+    Different(Finding),
     /// It could not be followed.
-    CannotDecide(Fault),
+    CannotDecide(Finding),
 }
 
 /// What was looked at.
@@ -73,7 +73,7 @@ pub struct Proof {
 
 /// Where a program differs, and how.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Fault {
+pub struct Finding {
     /// The step, if one is at fault.
     pub step: Option<usize>,
     /// The node that it is for, or what else is at fault.
@@ -82,7 +82,7 @@ pub struct Fault {
     pub reason: String,
 }
 
-impl std::fmt::Display for Fault {
+impl std::fmt::Display for Finding {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self.step {
             Some(step) => write!(f, "step s{step} ({}): {}", self.node, self.reason),
@@ -110,7 +110,7 @@ fn undecided<T>(reason: impl Into<String>) -> Play<T> {
 /// Decides whether a program computes what a graph does; see the module docs.
 #[must_use]
 pub fn prove(graph: &Graph, program: &Program) -> ProgramVerdict {
-    let fault = |node: &str, reason: String| Fault { step: None, node: node.to_owned(), reason };
+    let fault = |node: &str, reason: String| Finding { step: None, node: node.to_owned(), reason };
     if let Err(error) = program.check_form() {
         return ProgramVerdict::Different(fault("program", error.to_string()));
     }
@@ -135,7 +135,7 @@ pub fn prove(graph: &Graph, program: &Program) -> ProgramVerdict {
     match player.play() {
         Ok(proof) => ProgramVerdict::Equal(proof),
         Err((step, node, halt)) => {
-            let fault = |reason| Fault { step, node, reason };
+            let fault = |reason| Finding { step, node, reason };
             match halt {
                 Halt::Different(reason) => ProgramVerdict::Different(fault(reason)),
                 Halt::Undecided(reason) => ProgramVerdict::CannotDecide(fault(reason)),

@@ -5,7 +5,7 @@ mod called;
 use super::call::{Call, Rank};
 use super::dispatch::known;
 use super::exchange::{Received, Sent, Splits};
-use super::memory::{Fault, Flight, Memory};
+use super::memory::{Flight, Memory, NodeError};
 use super::mix::Mixer;
 use super::step::Counters;
 use super::symbols::Symbols;
@@ -107,7 +107,7 @@ impl<'g> Machine<'g> {
     }
 
     /// The error that a fault at a node is.
-    pub fn error(&self, id: NodeId, rank: Option<usize>, fault: Fault) -> EvalError {
+    pub fn error(&self, id: NodeId, rank: Option<usize>, fault: NodeError) -> EvalError {
         // What is in flight may have been launched by a graph that called this one, or that this one called.
         let known = |id: NodeId| self.graph.order().contains(&id);
         let name =
@@ -115,17 +115,17 @@ impl<'g> Machine<'g> {
         let node = name(id);
         let target = self.graph.target_of(id).to_owned();
         match fault {
-            Fault::ReadsPending(pending) => EvalError::ReadsPending { node, pending: name(pending) },
-            Fault::WritesPending(pending) => EvalError::WritesPending { node, pending: name(pending) },
-            Fault::Unknown(operand) => EvalError::UnknownType { node, operand: name(operand) },
-            Fault::Misfit(reason) => {
+            NodeError::ReadsPending(pending) => EvalError::ReadsPending { node, pending: name(pending) },
+            NodeError::WritesPending(pending) => EvalError::WritesPending { node, pending: name(pending) },
+            NodeError::Unknown(operand) => EvalError::UnknownType { node, operand: name(operand) },
+            NodeError::Misfit(reason) => {
                 let rank = rank.map_or(0, |rank| self.ranks[rank].global);
                 EvalError::Misfit { node, target, rank, reason }
             }
-            Fault::TooLarge(most) => {
+            NodeError::TooLarge(most) => {
                 EvalError::TooLarge { node: Some(node), most: most.saturating_mul(self.ranks.len() as u64) }
             }
-            Fault::Undefined(reason) => EvalError::Undefined { node, target, reason },
+            NodeError::Undefined(reason) => EvalError::Undefined { node, target, reason },
         }
     }
 
@@ -197,7 +197,7 @@ impl<'g> Machine<'g> {
 
     // Inputs, waits, calls.
 
-    fn input(&mut self, id: NodeId, rank: usize) -> Result<Value, Fault> {
+    fn input(&mut self, id: NodeId, rank: usize) -> Result<Value, NodeError> {
         let mut mixer = Mixer::new(self.seed, self.graph.name_of(id));
         mixer.number(u64::from(self.ranks[rank].global));
         let value = self.from_mixer(mixer, rank, self.graph.type_of(id))?;
@@ -214,7 +214,7 @@ impl<'g> Machine<'g> {
     }
 
     /// Overwrites tensors with any bits, each with its own.
-    fn fill_with_bits(&mut self, mixer: Mixer, rank: usize, value: &Value) -> Result<(), Fault> {
+    fn fill_with_bits(&mut self, mixer: Mixer, rank: usize, value: &Value) -> Result<(), NodeError> {
         let mut tensors = Vec::new();
         value.for_each_tensor(&mut |tensor| tensors.push(tensor.clone()));
         for (nth, tensor) in (0..).zip(tensors) {
@@ -224,7 +224,7 @@ impl<'g> Machine<'g> {
         Ok(())
     }
 
-    fn wait(&mut self, id: NodeId, rank: usize) -> Result<Value, Fault> {
+    fn wait(&mut self, id: NodeId, rank: usize) -> Result<Value, NodeError> {
         let mut values = Vec::new();
         for &operand in self.graph.operands(id) {
             let call = Call::new(self.graph, id, &mut self.ranks[rank], &self.symbols, self.options);
@@ -236,10 +236,10 @@ impl<'g> Machine<'g> {
         if self.graph.waits_for_list(id) {
             return Ok(Value::Tuple(values));
         }
-        values.into_iter().next().ok_or_else(|| Fault::misfit("there is nothing to wait for"))
+        values.into_iter().next().ok_or_else(|| NodeError::misfit("there is nothing to wait for"))
     }
 
-    fn call(&mut self, id: NodeId, rank: usize) -> Result<Value, Fault> {
+    fn call(&mut self, id: NodeId, rank: usize) -> Result<Value, NodeError> {
         let graph = self.graph;
         let mut call = Call::new(graph, id, &mut self.ranks[rank], &self.symbols, self.options);
         if let Some(value) = known(&mut call)? {
@@ -249,7 +249,7 @@ impl<'g> Machine<'g> {
     }
 
     /// An operator of unknown meaning: its results, and what it writes, mix all it takes.
-    fn unknown(&mut self, id: NodeId, rank: usize) -> Result<Value, Fault> {
+    fn unknown(&mut self, id: NodeId, rank: usize) -> Result<Value, NodeError> {
         let graph = self.graph;
         let effects = effects(graph, id);
         let state = &mut self.ranks[rank];
@@ -291,7 +291,7 @@ impl<'g> Machine<'g> {
         rank: usize,
         mixer: Mixer,
         writes: &[u32],
-    ) -> Result<Vec<Value>, Fault> {
+    ) -> Result<Vec<Value>, NodeError> {
         let operands = self.graph.operands(id);
         let rank = &mut self.ranks[rank];
         let mut tensors = Vec::new();
@@ -309,7 +309,7 @@ impl<'g> Machine<'g> {
     }
 
     #[expect(clippy::wrong_self_convention, reason = "a value from a mixer")]
-    fn from_mixer(&mut self, mixer: Mixer, rank: usize, ty: &Type) -> Result<Value, Fault> {
+    fn from_mixer(&mut self, mixer: Mixer, rank: usize, ty: &Type) -> Result<Value, NodeError> {
         Ok(match ty {
             Type::Tensor(ty) => Value::Tensor(self.tensor_from(mixer, rank, ty)?),
             Type::Tuple(types) => {
@@ -318,7 +318,9 @@ impl<'g> Machine<'g> {
             }
             Type::SymInt(expr) => {
                 let value = self.symbols.evaluate(expr);
-                Value::Scalar(Scalar::Int(value.ok_or_else(|| Fault::Undefined(format!("size {expr} has no value")))?))
+                Value::Scalar(Scalar::Int(
+                    value.ok_or_else(|| NodeError::Undefined(format!("size {expr} has no value")))?,
+                ))
             }
             Type::SymOther(text) => {
                 let seed = Mixer::new(self.seed, text).at(0);
@@ -329,8 +331,8 @@ impl<'g> Machine<'g> {
         })
     }
 
-    fn tensor_from(&mut self, mixer: Mixer, rank: usize, ty: &TensorType) -> Result<Tensor, Fault> {
-        let undefined = || Fault::Undefined(format!("the sizes of {ty} have no value"));
+    fn tensor_from(&mut self, mixer: Mixer, rank: usize, ty: &TensorType) -> Result<Tensor, NodeError> {
+        let undefined = || NodeError::Undefined(format!("the sizes of {ty} have no value"));
         let sizes = self.symbols.sizes(&ty.shape).ok_or_else(undefined)?;
         let memory = &mut self.ranks[rank].memory;
         memory.room(ty.dtype, count(&sizes))?;
@@ -383,15 +385,15 @@ impl<'g> Machine<'g> {
         kind: CollectiveKind,
         input: NodeId,
         team: &[usize],
-    ) -> Result<(Vec<Tensor>, Vec<Received>), (Option<usize>, Fault)> {
+    ) -> Result<(Vec<Tensor>, Vec<Received>), (Option<usize>, NodeError)> {
         let (mut tensors, mut bytes, mut splits) = (Vec::new(), Vec::new(), Vec::new());
         for &rank in team {
             let at = |fault| (Some(rank), fault);
             let call = Call::new(self.graph, id, &mut self.ranks[rank], &self.symbols, self.options);
             let tensor = match call.value_of(input).map_err(at)? {
                 Value::Tensor(tensor) => tensor.clone(),
-                Value::Opaque(_) => return Err(at(Fault::Unknown(input))),
-                _ => return Err(at(Fault::misfit("collectives send tensors"))),
+                Value::Opaque(_) => return Err(at(NodeError::Unknown(input))),
+                _ => return Err(at(NodeError::misfit("collectives send tensors"))),
             };
             bytes.push(call.read(&tensor).map_err(at)?);
             if kind == CollectiveKind::AllToAll {
@@ -415,7 +417,7 @@ impl<'g> Machine<'g> {
         nth: usize,
         from: Tensor,
         (sizes, bytes): Received,
-    ) -> Result<Tensor, Fault> {
+    ) -> Result<Tensor, NodeError> {
         let to = match collective.variant {
             Variant::InPlace => from.clone(),
             Variant::Functional => {
@@ -432,14 +434,14 @@ impl<'g> Machine<'g> {
                 let call = Call::new(self.graph, id, &mut self.ranks[rank], &self.symbols, self.options);
                 let mut out = call.tensors(call.args.get("out"))?;
                 if nth >= out.len() {
-                    return Err(Fault::misfit("`out` has too few tensors"));
+                    return Err(NodeError::misfit("`out` has too few tensors"));
                 }
                 out.swap_remove(nth)
             }
         };
         if (to.dtype, count(&to.sizes)) != (from.dtype, count(&sizes)) {
             let (stated, found) = (describe(&Value::Tensor(to)), format!("{} {sizes:?}", from.dtype.short_name()));
-            return Err(Fault::misfit(format!("the result is {found}, but goes to {stated}")));
+            return Err(NodeError::misfit(format!("the result is {found}, but goes to {stated}")));
         }
         self.ranks[rank].memory.launch(Flight { node: id, to: to.clone(), bytes, from })?;
         Ok(to)
@@ -563,7 +565,7 @@ fn check_size(graph: &Graph, options: &EvalOptions, symbols: &Symbols, ranks: us
 }
 
 /// Takes a value into a mixer: sizes, and elements unless only sizes count.
-fn take_in(mixer: &mut Mixer, memory: &Memory, value: &Value, shape_only: bool) -> Result<(), Fault> {
+fn take_in(mixer: &mut Mixer, memory: &Memory, value: &Value, shape_only: bool) -> Result<(), NodeError> {
     match value {
         Value::Tensor(tensor) => {
             mixer.bytes(tensor.dtype.short_name().as_bytes());
@@ -580,19 +582,19 @@ fn take_in(mixer: &mut Mixer, memory: &Memory, value: &Value, shape_only: bool) 
 }
 
 /// The lists of sizes of an all-to-all, equal parts where there are none.
-fn splits_of(call: &Call<'_>, tensor: &Tensor, ranks: usize) -> Result<Splits, Fault> {
-    let rows = *tensor.sizes.first().ok_or_else(|| Fault::misfit("a single element has no parts"))?;
-    let list = |position: usize, name: &str| -> Result<Vec<usize>, Fault> {
+fn splits_of(call: &Call<'_>, tensor: &Tensor, ranks: usize) -> Result<Splits, NodeError> {
+    let rows = *tensor.sizes.first().ok_or_else(|| NodeError::misfit("a single element has no parts"))?;
+    let list = |position: usize, name: &str| -> Result<Vec<usize>, NodeError> {
         match call.arg(position, &[name]) {
             Some(arg) if !matches!(arg, Arg::List(items) if items.is_empty()) => call.sizes_arg(Some(arg)),
             _ if rows.is_multiple_of(ranks) => Ok(vec![rows / ranks; ranks]),
-            _ => Err(Fault::misfit(format!("{rows} rows are not divided by {ranks} ranks"))),
+            _ => Err(NodeError::misfit(format!("{rows} rows are not divided by {ranks} ranks"))),
         }
     };
     let splits = Splits { output: list(1, "output_split_sizes")?, input: list(2, "input_split_sizes")? };
     let total = |sizes: &[usize]| sizes.iter().fold(0usize, |sum, size| sum.saturating_add(*size));
     if total(&splits.input) != rows || splits.input.len() != ranks || splits.output.len() != ranks {
-        return Err(Fault::misfit(format!("{:?} are not parts of {rows} rows for {ranks} ranks", splits.input)));
+        return Err(NodeError::misfit(format!("{:?} are not parts of {rows} rows for {ranks} ranks", splits.input)));
     }
     call.rank.memory.room(DType::U8, total(&splits.output))?;
     Ok(splits)

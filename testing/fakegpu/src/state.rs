@@ -1,7 +1,7 @@
 //! All that the fake holds, behind one lock.
 
 use crate::codes::{INVALID_CONTEXT, INVALID_HANDLE, NOT_INITIALIZED};
-use crate::fault::{self, Fault, Planned};
+use crate::fault::{self, InjectedFault, Planned};
 use crate::log;
 use crate::memory::Memory;
 use crate::module::{Kernel, Module};
@@ -132,9 +132,9 @@ pub fn reset() {
 pub fn call(name: &'static str, args: Value, body: impl FnOnce() -> Result<(), i32>) -> i32 {
     let fault = fault::strike(&mut state().faults, name);
     let code = match fault {
-        Some(Fault::Code(code)) => code,
-        Some(Fault::Skip) => 0,
-        Some(Fault::Late(_) | Fault::Pending | Fault::Hang) | None => {
+        Some(InjectedFault::Code(code)) => code,
+        Some(InjectedFault::Skip) => 0,
+        Some(InjectedFault::Late(_) | InjectedFault::Pending | InjectedFault::Hang) | None => {
             fault::set_of_call(fault);
             let code = body().err().unwrap_or(0);
             fault::set_of_call(None);

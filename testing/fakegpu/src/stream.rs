@@ -1,7 +1,7 @@
 //! Streams: threads that do work in order. Events: points in it.
 
 use crate::codes::ILLEGAL_ADDRESS;
-use crate::fault::{self, Fault};
+use crate::fault::{self, InjectedFault};
 use crate::log;
 use crate::memory::{Allocation, Place};
 use crate::module::Launch;
@@ -59,7 +59,7 @@ impl Work {
 }
 
 struct Queue {
-    work: VecDeque<(Work, Option<Fault>)>,
+    work: VecDeque<(Work, Option<InjectedFault>)>,
     enqueued: u64,
     done: u64,
     closed: bool,
@@ -96,7 +96,7 @@ impl Stream {
     }
 
     /// Adds work with a fault.
-    pub fn enqueue_with(&self, work: Work, fault: Option<Fault>) {
+    pub fn enqueue_with(&self, work: Work, fault: Option<InjectedFault>) {
         let mut queue = self.lock();
         queue.work.push_back((work, fault));
         queue.enqueued += 1;
@@ -140,7 +140,7 @@ impl Stream {
         }
     }
 
-    fn step(&self, work: Work, fault: Option<Fault>) {
+    fn step(&self, work: Work, fault: Option<InjectedFault>) {
         if !work.is_order() {
             self.delay();
         }
@@ -158,9 +158,9 @@ impl Stream {
             work => work,
         };
         match fault {
-            Some(Fault::Hang) => hang(),
-            Some(Fault::Late(code)) => state().lose(self.device, code),
-            Some(Fault::Code(_) | Fault::Skip | Fault::Pending) | None => {}
+            Some(InjectedFault::Hang) => hang(),
+            Some(InjectedFault::Late(code)) => state().lose(self.device, code),
+            Some(InjectedFault::Code(_) | InjectedFault::Skip | InjectedFault::Pending) | None => {}
         }
         if lost() && !work.is_order() {
             return;
