@@ -18,7 +18,7 @@ use super::times::Clock;
 use super::{Executor, Kernels, Run, RunError};
 use crate::MoveKernel;
 use bucketeer::codegen::cuda::{CudaModule, CudaOptions};
-use bucketeer::program::lives::Place;
+use bucketeer::program::lives::Footprint;
 use bucketeer::program::{
     BufferKind, Made, Operand, Part, Program, Range, Step, StepId, StepKind, Stream as StreamOf, View,
 };
@@ -117,7 +117,7 @@ impl Device {
 
 /// The bytes that a view's elements lie in.
 fn range_of(program: &Program, view: View) -> Range {
-    Place::View(view).range(program)
+    Footprint::View(view).range(program)
 }
 
 /// Memory of the host for what one part of a collective sends and receives: of its own, since several collectives in flight may

@@ -3,7 +3,7 @@
 use crate::codes::ILLEGAL_ADDRESS;
 use crate::fault::{self, InjectedFault};
 use crate::log;
-use crate::memory::{Allocation, Place};
+use crate::memory::{AddressSpace, Allocation};
 use crate::module::Launch;
 use crate::nccl::Item;
 use crate::state::{epoch, hang, state};
@@ -221,7 +221,8 @@ impl Stream {
     pub fn hold(&self, what: &str, side: Side, bytes: usize) -> Result<Allocation, String> {
         let state = state();
         let found = state.memory.find(address(side), bytes).map_err(|text| format!("{what} {text}"))?;
-        let place = if matches!(side, Side::Pinned(_)) { Place::Host } else { Place::Device(self.device) };
+        let place =
+            if matches!(side, Side::Pinned(_)) { AddressSpace::Host } else { AddressSpace::Device(self.device) };
         if found.place == place { Ok(found.clone()) } else { Err(format!("{what} {found}, which is not of {place:?}")) }
     }
 }

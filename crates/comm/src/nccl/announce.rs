@@ -8,7 +8,7 @@
 
 use super::World;
 use super::channel::{Channel, fnv};
-use super::verdict::{GroupFailure, Place};
+use super::verdict::{GroupFailure, LaunchSite};
 use crate::backend::Announced;
 use crate::call::Op;
 use crate::compare::{Side, difference};
@@ -202,7 +202,7 @@ fn first_difference(
     let swap = own > other;
     let between = if swap { vec![other, own] } else { vec![own, other] };
     let verdict = |seq: usize, what: &str, values: (String, String)| GroupFailure::Mismatch {
-        place: Place { op: "announce".to_owned(), seq: seq as u64, pair: None },
+        place: LaunchSite { op: "announce".to_owned(), seq: seq as u64, pair: None },
         what: what.to_owned(),
         between: between.clone(),
         values: if swap { (values.1, values.0) } else { values },

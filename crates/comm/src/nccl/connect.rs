@@ -5,7 +5,7 @@
 use super::World;
 use super::channel::{Cause, Channel, is_elsewhere, text, told_members};
 use super::launched::backstop;
-use super::verdict::{CONNECT, GroupFailure, Place};
+use super::verdict::{CONNECT, GroupFailure, LaunchSite};
 use crate::error::{CommError, Fate};
 use crate::lock;
 use crate::store::StoreError;
@@ -23,8 +23,8 @@ struct Here {
 }
 
 /// Of what comes before all launches.
-fn place() -> Place {
-    Place { op: CONNECT.to_owned(), seq: 0, pair: None }
+fn place() -> LaunchSite {
+    LaunchSite { op: CONNECT.to_owned(), seq: 0, pair: None }
 }
 
 /// Longest pause between two looks at the store.
@@ -89,7 +89,7 @@ impl World {
     }
 
     /// The verdict on an error of NCCL's. Where that may be another rank's fault, the watchdog finds out whose.
-    pub(super) fn cause_of(&self, channel: &Channel, error: &NcclError, place: Place) -> GroupFailure {
+    pub(super) fn cause_of(&self, channel: &Channel, error: &NcclError, place: LaunchSite) -> GroupFailure {
         let reason = text(error);
         match error {
             NcclError::Closed { .. } => {}

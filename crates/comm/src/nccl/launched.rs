@@ -1,7 +1,7 @@
 //! What this rank launched: work on the device's stream.
 
 use super::channel::{Cause, Channel};
-use super::verdict::{GroupFailure, Place, error_at};
+use super::verdict::{GroupFailure, LaunchSite, error_at};
 use crate::buffer::{ReadGuard, WriteGuard};
 use crate::error::CommError;
 use crate::lock;
@@ -33,7 +33,7 @@ pub struct Return {
 
 /// A launch on its way.
 pub struct Flight {
-    pub places: Vec<Place>,
+    pub places: Vec<LaunchSite>,
     /// The numbers of its entries in the flight record.
     pub entries: Vec<u64>,
     /// Over when all of it is done.
@@ -99,7 +99,7 @@ impl Launched {
     }
 
     /// Its first launch and how long it has been on its way, when that is too long.
-    pub fn late(&self, now: Instant) -> Option<(Place, Duration)> {
+    pub fn late(&self, now: Instant) -> Option<(LaunchSite, Duration)> {
         let phase = lock(&self.phase);
         let Phase::Flying(flight) = &*phase else { return None };
         let waited = now.saturating_duration_since(self.at);
@@ -107,7 +107,7 @@ impl Launched {
     }
 
     /// What is on its way.
-    pub fn places(&self) -> Vec<Place> {
+    pub fn places(&self) -> Vec<LaunchSite> {
         match &*lock(&self.phase) {
             Phase::Flying(flight) => flight.places.clone(),
             _ => Vec::new(),

@@ -187,7 +187,7 @@ impl NcclRank {
                 Ok(())
             }
             Err(error) => {
-                let place = verdict::Place { op: "close".to_owned(), seq: 0, pair: None };
+                let place = verdict::LaunchSite { op: "close".to_owned(), seq: 0, pair: None };
                 let verdict = self.world.cause_of(channel, &error, place);
                 channel.leave();
                 Err(self.world.fail(channel, verdict).describe(&channel.name()))
@@ -275,7 +275,7 @@ impl Transport for NcclRank {
         let comm = self.world.connected(channel)?;
         let places = channel.number(&calls);
         let entries = channel.record(&places);
-        let places: Vec<verdict::Place> = places.into_iter().map(|(place, _)| place).collect();
+        let places: Vec<verdict::LaunchSite> = places.into_iter().map(|(place, _)| place).collect();
         channel.enter(places.first().cloned(), timeout);
         match self.fly(channel, &comm, calls) {
             Ok((enqueued, event)) => {

@@ -2,7 +2,7 @@
 
 use super::World;
 use super::channel::{Cause, Channel, is_elsewhere, text};
-use super::verdict::{GroupFailure, Place, Report, View, decide};
+use super::verdict::{GroupFailure, LaunchSite, Report, View, decide};
 use crate::error::Fate;
 use crate::lock;
 use crate::nccl::NcclError;
@@ -215,7 +215,7 @@ impl World {
             state.departed = Some((*rank, *fate));
             // This is asked again while something arrives.
             let since = *state.departing.get_or_insert_with(Instant::now);
-            let arrives = |place: &Place| place.pair.is_none() && place.seq < *after;
+            let arrives = |place: &LaunchSite| place.pair.is_none() && place.seq < *after;
             let first = state.flying.front().map(|ticket| ticket.places());
             if first.is_none_or(|places| places.iter().all(arrives)) && since.elapsed() < self.options.grace {
                 return;
