@@ -16,7 +16,7 @@ use self::elements::element_index;
 use super::effects::{Alias, EffectTable, Effects, Fence, Placement, Unknown};
 use super::layout::tensor_of;
 use super::meaning::{self, Call, Class};
-use super::memory::{Memory, attribute};
+use super::memory::{WrittenMemory, attribute};
 use super::terms::{Context, GroupKey, State, Term, Val, Value};
 use super::verdict::Side;
 use crate::ir::{CollectiveKind, Graph, Name, NodeId, Op, Operators, RegionId, Type};
@@ -126,7 +126,7 @@ impl Reads {
 pub(super) struct Walk<'g, 'c> {
     context: &'c mut Context<'g>,
     side: Side,
-    memory: Memory,
+    memory: WrittenMemory,
     found: Walked<'g>,
     /// By arena index: results in flight that the value is of, as (first, count) into `found.pending`.
     in_flight: Vec<(u32, u32)>,
@@ -187,7 +187,7 @@ fn walk_with<'g>(
     reads: Option<Reads>,
 ) -> Result<Walked<'g>> {
     let effects = EffectTable::of(graph, declared, unknown);
-    let memory = Memory::of(graph, &effects);
+    let memory = WrittenMemory::of(graph, &effects);
     let groups = context.groups.of(graph);
     let first_call = context.call_count();
     let states = State::ALL.map(|state| context.whole(Term::State(state), &Type::Unknown));

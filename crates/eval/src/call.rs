@@ -1,7 +1,7 @@
 //! One call on one rank: its arguments as values, and how its results are made.
 
 use super::EvalOptions;
-use super::memory::{Memory, NodeError};
+use super::memory::{NodeError, RankMemory};
 use super::symbols::Symbols;
 use super::tensor::{MAX_STRIDE, Tensor, dense_strides, is_injective};
 use super::value::{Scalar, Value};
@@ -17,7 +17,7 @@ pub struct Rank {
     /// Its number among all ranks.
     pub global: u32,
     /// Its storages.
-    pub memory: Memory,
+    pub memory: RankMemory,
     /// Values by arena index.
     pub values: Vec<Option<Value>>,
     /// How many random draws there were.

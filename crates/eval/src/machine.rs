@@ -5,7 +5,7 @@ mod called;
 use super::call::{Call, Rank};
 use super::dispatch::known;
 use super::exchange::{Received, Sent, Splits};
-use super::memory::{Flight, Memory, NodeError};
+use super::memory::{Flight, NodeError, RankMemory};
 use super::mix::Mixer;
 use super::step::Counters;
 use super::symbols::Symbols;
@@ -43,7 +43,7 @@ impl<'g> Machine<'g> {
         check_size(graph, options, &symbols, world.ranks.len())?;
         let rank = |&global: &u32| Rank {
             global,
-            memory: Memory::new(options.max_bytes / world.ranks.len().max(1) as u64),
+            memory: RankMemory::new(options.max_bytes / world.ranks.len().max(1) as u64),
             values: vec![None; graph.arena_len()],
             draws: 0,
             fences: 0,
@@ -565,7 +565,7 @@ fn check_size(graph: &Graph, options: &EvalOptions, symbols: &Symbols, ranks: us
 }
 
 /// Takes a value into a mixer: sizes, and elements unless only sizes count.
-fn take_in(mixer: &mut Mixer, memory: &Memory, value: &Value, shape_only: bool) -> Result<(), NodeError> {
+fn take_in(mixer: &mut Mixer, memory: &RankMemory, value: &Value, shape_only: bool) -> Result<(), NodeError> {
     match value {
         Value::Tensor(tensor) => {
             mixer.bytes(tensor.dtype.short_name().as_bytes());

@@ -51,7 +51,7 @@ pub struct Flight {
 
 /// Storages and flights of one rank.
 #[derive(Default)]
-pub struct Memory {
+pub struct RankMemory {
     storages: Vec<Storage>,
     flights: Vec<Flight>,
     live: u64,
@@ -60,7 +60,7 @@ pub struct Memory {
     pub races: Vec<NodeId>,
 }
 
-impl Memory {
+impl RankMemory {
     /// An empty memory of at most this many bytes.
     #[must_use]
     pub fn new(limit: u64) -> Self {

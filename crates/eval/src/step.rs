@@ -111,7 +111,7 @@ pub fn seeded_input(name: &str, ty: &Type, rank: u32, options: &EvalOptions) -> 
 }
 
 /// A value in a rank's memory.
-pub(super) fn place(memory: &mut super::memory::Memory, value: &Output) -> Result<Value, super::memory::NodeError> {
+pub(super) fn place(memory: &mut super::memory::RankMemory, value: &Output) -> Result<Value, super::memory::NodeError> {
     Ok(match value {
         Output::Tensor(OutputTensor { dtype, sizes, strides, bytes, device, .. }) => {
             let mut tensor = memory.strided(*dtype, sizes, strides, bytes)?;

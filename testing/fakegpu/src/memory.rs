@@ -93,13 +93,13 @@ impl fmt::Display for Allocation {
 
 /// All memory.
 #[derive(Default)]
-pub struct Memory {
+pub struct Heap {
     live: BTreeMap<usize, Allocation>,
     freed: VecDeque<Allocation>,
     next_id: u64,
 }
 
-impl Memory {
+impl Heap {
     /// Bytes, not zero in number. None when the host has no more.
     pub fn allocate(&mut self, place: AddressSpace, bytes: usize) -> Option<usize> {
         self.allocate_aligned(place, bytes, ALIGN)
@@ -230,7 +230,7 @@ mod tests {
 
     #[test]
     fn a_range_is_found_up_to_its_last_byte() {
-        let mut memory = Memory::default();
+        let mut memory = Heap::default();
         let start = memory.allocate(AddressSpace::Device(0), 100).unwrap();
         assert_eq!(memory.find(start + 90, 10).map(|found| found.id), Ok(0));
         assert!(memory.find(start + 90, 11).is_err_and(|text| text.contains("1 too many")));
@@ -240,7 +240,7 @@ mod tests {
 
     #[test]
     fn freed_memory_is_known_as_such() {
-        let mut memory = Memory::default();
+        let mut memory = Heap::default();
         let start = memory.allocate(AddressSpace::Device(0), 100).unwrap();
         assert!(!memory.free(start, true), "not page-locked");
         assert!(memory.free(start, false) && !memory.free(start, false));
@@ -252,7 +252,7 @@ mod tests {
 
     #[test]
     fn a_write_beside_an_allocation_is_seen() {
-        let mut memory = Memory::default();
+        let mut memory = Heap::default();
         let start = memory.allocate(AddressSpace::Device(0), 100).unwrap();
         assert!(memory.damage().is_empty());
         write(start + 100, 1);
@@ -266,6 +266,6 @@ mod tests {
 
     #[test]
     fn more_than_the_machine_has_is_refused() {
-        assert!(Memory::default().allocate(AddressSpace::Host, usize::MAX - 5).is_none());
+        assert!(Heap::default().allocate(AddressSpace::Host, usize::MAX - 5).is_none());
     }
 }

@@ -3,7 +3,7 @@
 use crate::codes::{INVALID_CONTEXT, INVALID_HANDLE, NOT_INITIALIZED};
 use crate::fault::{self, InjectedFault, Planned};
 use crate::log;
-use crate::memory::Memory;
+use crate::memory::Heap;
 use crate::module::{Kernel, Module};
 use crate::stream::{Event, Stream};
 use serde_json::Value;
@@ -57,7 +57,7 @@ pub struct State {
     pub settings: Settings,
     pub faults: Vec<Planned>,
     pub contexts: BTreeMap<i32, Context>,
-    pub memory: Memory,
+    pub memory: Heap,
     pub streams: BTreeMap<usize, Arc<Stream>>,
     pub events: BTreeMap<usize, Arc<Event>>,
     pub modules: BTreeMap<usize, Arc<Module>>,
@@ -75,7 +75,7 @@ static STATE: LazyLock<Mutex<State>> = LazyLock::new(|| {
         settings: Settings::from_env(),
         faults: fault::parse(&faults).unwrap_or_else(|| panic!("FAKEGPU_FAULT={faults} is not a list of faults")),
         contexts: BTreeMap::new(),
-        memory: Memory::default(),
+        memory: Heap::default(),
         streams: BTreeMap::new(),
         events: BTreeMap::new(),
         modules: BTreeMap::new(),
