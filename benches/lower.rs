@@ -5,7 +5,7 @@
 
 mod synthetic;
 
-use bucketeer::check::program::{Verdict, prove};
+use bucketeer::check::program::{ProgramVerdict, prove};
 use bucketeer::ir::Dependencies;
 use bucketeer::passes::lowering::{LowerOptions, lower};
 use bucketeer_formats::fx::FxText;
@@ -50,7 +50,7 @@ fn main() {
             });
             let (lowering, result) = time(|| lower(&graph, &LowerOptions::default()).expect("it is lowered"));
             let (proving, verdict) = time(|| prove(&graph, &result.0));
-            assert!(matches!(verdict, Verdict::Equal(_)), "{verdict:?}");
+            assert!(matches!(verdict, ProgramVerdict::Equal(_)), "{verdict:?}");
             let seconds = lowering.as_secs_f64();
             let growth = before.map_or_else(|| "-".to_owned(), |earlier: f64| format!("{:.2}", seconds / earlier));
             before = Some(seconds);

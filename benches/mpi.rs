@@ -13,7 +13,7 @@ use bucketeer::program::Program;
 use bucketeer_comm::local::{LocalOptions, run};
 use bucketeer_comm::mpi::{MpiOptions, MpiRank};
 use bucketeer_comm::{Backend, CallOptions, Operands};
-use bucketeer_eval::step::StepResult;
+use bucketeer_eval::step::CallResult;
 use bucketeer_exec::{ComputeStep, Executor, RunError, seeded_inputs};
 use mpi::collective::SystemOperation;
 use mpi::traits::{Communicator, CommunicatorCollectives};
@@ -134,7 +134,7 @@ fn turns(rank: &dyn Backend, name: &str, programs: &[Program]) -> Vec<Vec<f64>> 
     let mut executors: Vec<_> =
         programs.iter().map(|program| Executor::new(program, rank).expect("there is memory")).collect();
     let mut copy =
-        |step: &ComputeStep<'_>| Ok::<_, RunError>(StepResult { made: step.operands[0].clone(), written: Vec::new() });
+        |step: &ComputeStep<'_>| Ok::<_, RunError>(CallResult { made: step.operands[0].clone(), written: Vec::new() });
     let mut times = vec![Vec::new(); programs.len()];
     for _ in 0..17 {
         let mut expected = None;

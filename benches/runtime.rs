@@ -12,7 +12,7 @@ use bucketeer::ir::{DType, GlobalRank, ReduceOp};
 use bucketeer::program::Program;
 use bucketeer_comm::local::{Link, LocalOptions, LocalRank, run, world, worthwhile_member_bytes};
 use bucketeer_comm::{Backend, Buffer, CallOptions, Group, Operands};
-use bucketeer_eval::step::StepResult;
+use bucketeer_eval::step::CallResult;
 use bucketeer_exec::{ComputeStep, Executor, RunError, seeded_inputs};
 use std::time::{Duration, Instant};
 
@@ -195,7 +195,7 @@ fn turns(ranks: &[LocalRank], programs: &[Program]) -> Vec<Vec<f64>> {
     let executor = |(rank, program)| Executor::new(program, rank).expect("there is memory");
     let mut executors: Vec<_> = ranks.iter().map(|rank| rank as &dyn Backend).zip(programs).map(executor).collect();
     let mut copy =
-        |step: &ComputeStep<'_>| Ok::<_, RunError>(StepResult { made: step.operands[0].clone(), written: Vec::new() });
+        |step: &ComputeStep<'_>| Ok::<_, RunError>(CallResult { made: step.operands[0].clone(), written: Vec::new() });
     let mut times = vec![Vec::new(); programs.len()];
     for _ in 0..25 {
         let mut expected = None;

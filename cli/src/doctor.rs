@@ -37,7 +37,7 @@ pub struct DoctorArgs {
 
 /// What a rank says of itself.
 #[derive(Serialize, Deserialize)]
-struct Place {
+struct RankInfo {
     host: String,
     pid: u32,
     local_rank: Option<u32>,
@@ -68,9 +68,9 @@ pub fn run(arguments: &DoctorArgs) -> Result<Verdict> {
 }
 
 /// Tells all ranks where this one is, and learns where they are, in order.
-fn exchange(store: &TcpStore, meeting: &Rendezvous, timeout: Duration) -> Result<Vec<Place>> {
+fn exchange(store: &TcpStore, meeting: &Rendezvous, timeout: Duration) -> Result<Vec<RankInfo>> {
     let key = |rank: u32| format!("doctor/place/{rank}");
-    let place = Place {
+    let place = RankInfo {
         host: rustix::system::uname().nodename().to_string_lossy().into_owned(),
         pid: std::process::id(),
         local_rank: meeting.local_rank,
@@ -98,7 +98,7 @@ fn barrier(store: &TcpStore, round: u32, timeout: Duration) -> Result<Duration> 
 }
 
 /// Ranks of one machine that have the same local rank, in words.
-fn clashes(places: &[Place]) -> Vec<String> {
+fn clashes(places: &[RankInfo]) -> Vec<String> {
     let mut by_place: BTreeMap<(&str, u32), usize> = BTreeMap::new();
     let mut clashes = Vec::new();
     for (rank, place) in places.iter().enumerate() {
@@ -110,7 +110,7 @@ fn clashes(places: &[Place]) -> Vec<String> {
     clashes
 }
 
-fn report(meeting: &Rendezvous, places: &[Place], joined: Duration, mut times: Vec<Duration>) -> String {
+fn report(meeting: &Rendezvous, places: &[RankInfo], joined: Duration, mut times: Vec<Duration>) -> String {
     times.sort_unstable();
     let micros = |time: Duration| time.as_secs_f64() * 1e6;
     let holder = match meeting.launcher {

@@ -9,7 +9,7 @@
 
 use bucketeer::ir::VerifyErrors;
 use bucketeer_formats::fx::FxError;
-use bucketeer_formats::{Document, Place, ReadError};
+use bucketeer_formats::{Document, ReadError, SourceLocation};
 use std::fmt;
 
 /// The input is at fault: exit code 1. Holds the whole message.
@@ -111,7 +111,7 @@ fn visible(c: char) -> char {
 }
 
 /// The place, its line and a caret. Of a long line only the part around the caret is shown.
-fn excerpt(file: &str, place: &Place, expected: Option<&str>) -> String {
+fn excerpt(file: &str, place: &SourceLocation, expected: Option<&str>) -> String {
     let chars: Vec<char> = place.source_line.chars().map(visible).collect();
     let start =
         if chars.len() <= WINDOW { 0 } else { place.caret.saturating_sub(WINDOW / 2).min(chars.len() - WINDOW) };
@@ -131,7 +131,7 @@ fn excerpt(file: &str, place: &Place, expected: Option<&str>) -> String {
 }
 
 /// Where a node is defined: its name followed by `=` or `:`, in the graph that begins at that byte.
-fn definition(text: &str, from: usize, name: &str) -> Option<Place> {
+fn definition(text: &str, from: usize, name: &str) -> Option<SourceLocation> {
     if name.is_empty() {
         return None;
     }
@@ -146,7 +146,7 @@ fn definition(text: &str, from: usize, name: &str) -> Option<Place> {
     let start = text[..at].rfind('\n').map_or(0, |newline| newline + 1);
     let end = text[at..].find('\n').map_or(text.len(), |newline| at + newline);
     let caret = text[start..at].chars().count();
-    Some(Place {
+    Some(SourceLocation {
         line: text[..at].matches('\n').count() + 1,
         column: caret + 1,
         source_line: text[start..end].trim_end_matches('\r').to_owned(),
@@ -163,7 +163,7 @@ mod tests {
         for caret in [0, 79, 80, 81, 30_000, 59_950, 60_000] {
             let mut line: Vec<char> = vec!['x'; 60_001];
             line[caret] = '!';
-            let place = Place { line: 7, column: caret + 1, source_line: line.into_iter().collect(), caret };
+            let place = SourceLocation { line: 7, column: caret + 1, source_line: line.into_iter().collect(), caret };
             let text = excerpt("f", &place, Some("more"));
             let lines: Vec<&str> = text.lines().collect();
             assert_eq!(lines[0], format!("  f:7:{}", caret + 1));

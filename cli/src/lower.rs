@@ -6,7 +6,7 @@ use crate::input::{Facts, FactsArgs};
 use crate::units::{count, human as bytes};
 use crate::{Verdict, input, output, talk};
 use anyhow::{Context, Result, anyhow, bail};
-use bucketeer::check::program::{Verdict as Proof, prove};
+use bucketeer::check::program::{ProgramVerdict, prove};
 use bucketeer::codegen::average::Average;
 use bucketeer::codegen::cuda::{CudaModule, CudaOptions};
 use bucketeer::codegen::plan::LaunchPlan;
@@ -138,16 +138,16 @@ fn lowered(label: &str, graph: &Graph, options: &LowerOptions) -> Result<(Progra
 
 fn prove_or_stop(label: &str, graph: &Graph, program: &Program, asked: bool) -> Result<()> {
     match prove(graph, program) {
-        Proof::Equal(_) => talk::say("  proven equal"),
-        Proof::Different(fault) => bail!(
+        ProgramVerdict::Equal(_) => talk::say("  proven equal"),
+        ProgramVerdict::Different(fault) => bail!(
             "{label}: graph `{}`: the program does not compute what the graph does, or not provably. That is a fault of \
              bucketeer, please report it. Nothing is written; --verify=off writes it unproven\n{fault}",
             graph.name
         ),
-        Proof::CannotDecide(fault) if asked => {
+        ProgramVerdict::CannotDecide(fault) if asked => {
             bail!("{label}: graph `{}` is not proven; nothing is written\n{fault}", graph.name)
         }
-        Proof::CannotDecide(fault) => talk::insist(&format!("  not proven: cannot decide: {fault}")),
+        ProgramVerdict::CannotDecide(fault) => talk::insist(&format!("  not proven: cannot decide: {fault}")),
     }
     Ok(())
 }

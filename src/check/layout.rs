@@ -378,7 +378,7 @@ pub(super) fn cast(context: &mut Context<'_>, tensor: &Tensor, dtype: DType) -> 
         let outer: Option<Pattern> = piece
             .outer
             .iter()
-            .map(|step| Some(pattern::Step { count: step.count.clone(), stride: scaled(&step.stride)? }))
+            .map(|step| Some(pattern::Loop { count: step.count.clone(), stride: scaled(&step.stride)? }))
             .collect();
         pieces.push(Piece {
             start: scaled(&piece.start)?,
@@ -397,7 +397,7 @@ pub(super) fn cast(context: &mut Context<'_>, tensor: &Tensor, dtype: DType) -> 
 pub(super) fn elements_of_leaves(context: &mut Context<'_>, tensor: &Tensor) -> Option<Tensor> {
     let size = element(tensor.dtype);
     let aligned =
-        |steps: &[pattern::Step]| steps.iter().all(|step| step.stride.is(1) || step.stride.div(&size).is_some());
+        |steps: &[pattern::Loop]| steps.iter().all(|step| step.stride.is(1) || step.stride.div(&size).is_some());
     let fits = |piece: &Piece| {
         piece.offset.div(&size).is_some()
             && aligned(&piece.outer)

@@ -42,7 +42,7 @@ pub(super) struct Storage {
 }
 
 /// See the module docs.
-pub(super) struct Memory {
+pub(super) struct WrittenMemory {
     /// Class of each node; empty where nothing is written.
     class: Vec<u32>,
     /// Place in order of the last write of a class, one more; zero is none.
@@ -72,7 +72,7 @@ pub(super) fn attribute(graph: &Graph, id: NodeId) -> Option<Name> {
     (reads && graph.operands(id).is_empty()).then_some(target)
 }
 
-impl Memory {
+impl WrittenMemory {
     /// Memory of no graph: places are given by whoever uses it.
     pub fn empty() -> Self {
         Self {
@@ -275,7 +275,7 @@ impl Memory {
         context: &mut Context<'_>,
         storage: u32,
         offset: &Int,
-        run: &[pattern::Step],
+        run: &[pattern::Loop],
     ) -> Option<Flat> {
         let storage = &mut self.storages[storage as usize];
         let [step] = run else { return None };

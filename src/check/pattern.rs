@@ -5,14 +5,14 @@ use smallvec::SmallVec;
 
 /// One loop: `count` times, `stride` bytes apart.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Step {
+pub(super) struct Loop {
     pub count: Int,
     pub stride: Int,
 }
 
 /// Loops from the outermost in, which visit bytes of a leaf in order. Two loops that are one are kept as one, and loops
 /// of one turn are left out, so equal visits have equal patterns (but for those of stride zero).
-pub(super) type Pattern = SmallVec<[Step; 1]>;
+pub(super) type Pattern = SmallVec<[Loop; 1]>;
 
 /// `bytes` bytes end to end.
 pub(super) fn dense(bytes: Int) -> Pattern {
@@ -33,21 +33,21 @@ pub(super) fn push(pattern: &mut Pattern, count: Int, stride: Int) -> Option<()>
         last.stride = stride;
         return Some(());
     }
-    pattern.push(Step { count, stride });
+    pattern.push(Loop { count, stride });
     Some(())
 }
 
-pub(super) fn extend(pattern: &mut Pattern, steps: &[Step]) -> Option<()> {
+pub(super) fn extend(pattern: &mut Pattern, steps: &[Loop]) -> Option<()> {
     steps.iter().try_for_each(|step| push(pattern, step.count.clone(), step.stride.clone()))
 }
 
 /// How many bytes are visited.
-pub(super) fn total(pattern: &[Step]) -> Option<Int> {
+pub(super) fn total(pattern: &[Loop]) -> Option<Int> {
     pattern.iter().try_fold(ONE, |product, step| product.mul(&step.count))
 }
 
 /// The outer loops that make `count` turns, and the rest.
-pub(super) fn split(pattern: &[Step], count: &Int) -> Option<(Pattern, Pattern)> {
+pub(super) fn split(pattern: &[Loop], count: &Int) -> Option<(Pattern, Pattern)> {
     let (mut head, mut tail) = (Pattern::new(), Pattern::new());
     let mut wanted = count.clone();
     let mut steps = pattern.iter();
@@ -71,7 +71,7 @@ pub(super) fn split(pattern: &[Step], count: &Int) -> Option<(Pattern, Pattern)>
 
 /// Hands on what is visited from the `from`-th byte to before the `to`-th, as (offset, pattern, bytes), in order.
 pub(super) fn slice(
-    pattern: &[Step],
+    pattern: &[Loop],
     from: &Int,
     to: &Int,
     emit: &mut dyn FnMut(Int, Pattern, Int) -> Option<()>,
@@ -118,7 +118,7 @@ pub(super) fn slice(
 }
 
 /// The pattern with `old` bytes of an element replaced by `new`: all counts of elements stay.
-pub(super) fn rescale(pattern: &[Step], old: i64, new: i64) -> Option<Pattern> {
+pub(super) fn rescale(pattern: &[Loop], old: i64, new: i64) -> Option<Pattern> {
     if old == new {
         return Some(pattern.iter().cloned().collect());
     }

@@ -29,8 +29,8 @@
 //! 4. Collectives are launched in the graph's order, each once; those that move nothing may be missing. Each launch on a
 //!    stream of its own is waited for. Random draws and fences keep their order.
 //!
-//! It is precise for what lowering makes, not for all programs: [`Verdict::CannotDecide`] says what could not be followed. A
-//! maximum of bools counts as their sum, a minimum as their product.
+//! It is precise for what lowering makes, not for all programs: [`ProgramVerdict::CannotDecide`] says what could not be
+//! followed. A maximum of bools counts as their sum, a minimum as their product.
 //!
 //! Cost: near-linear in steps, operands and pieces.
 
@@ -53,13 +53,13 @@ use rustc_hash::FxBuildHasher;
 
 /// What the checker says of a program.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum ProgramVerdict {
     /// It computes what its graph does.
     Equal(Proof),
     /// It does not, or breaks a rule.
-    Different(Fault),
+    Different(Finding),
     /// It could not be followed.
-    CannotDecide(Fault),
+    CannotDecide(Finding),
 }
 
 /// What was looked at.
@@ -73,7 +73,7 @@ pub struct Proof {
 
 /// Where a program differs, and how.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Fault {
+pub struct Finding {
     /// The step, if one is at fault.
     pub step: Option<usize>,
     /// The node that it is for, or what else is at fault.
@@ -82,7 +82,7 @@ pub struct Fault {
     pub reason: String,
 }
 
-impl std::fmt::Display for Fault {
+impl std::fmt::Display for Finding {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self.step {
             Some(step) => write!(f, "step s{step} ({}): {}", self.node, self.reason),
@@ -109,31 +109,36 @@ fn undecided<T>(reason: impl Into<String>) -> Play<T> {
 
 /// Decides whether a program computes what a graph does; see the module docs.
 #[must_use]
-pub fn prove(graph: &Graph, program: &Program) -> Verdict {
-    let fault = |node: &str, reason: String| Fault { step: None, node: node.to_owned(), reason };
+pub fn prove(graph: &Graph, program: &Program) -> ProgramVerdict {
+    let fault = |node: &str, reason: String| Finding { step: None, node: node.to_owned(), reason };
     if let Err(error) = program.check_form() {
-        return Verdict::Different(fault("program", error.to_string()));
+        return ProgramVerdict::Different(fault("program", error.to_string()));
     }
     let concrete = match with_sizes(graph, &program.symbols) {
         Ok((concrete, _)) => concrete,
-        Err(error) => return Verdict::CannotDecide(fault("graph", error.to_string())),
+        Err(error) => return ProgramVerdict::CannotDecide(fault("graph", error.to_string())),
     };
     let mut context = Context::new();
     let walked = match walk_recording(&mut context, &concrete) {
         Ok(walked) => walked,
-        Err(Stop::Undecided { node, reason }) => return Verdict::CannotDecide(fault(concrete.name_of(node), reason)),
+        Err(Stop::Undecided { node, reason }) => {
+            return ProgramVerdict::CannotDecide(fault(concrete.name_of(node), reason));
+        }
         Err(Stop::Fault { node, reason }) => {
-            return Verdict::Different(fault(concrete.name_of(node), format!("the graph is at fault: it {reason}")));
+            return ProgramVerdict::Different(fault(
+                concrete.name_of(node),
+                format!("the graph is at fault: it {reason}"),
+            ));
         }
     };
     let mut player = Player::new(&mut context, &walked, program);
     match player.play() {
-        Ok(proof) => Verdict::Equal(proof),
+        Ok(proof) => ProgramVerdict::Equal(proof),
         Err((step, node, halt)) => {
-            let fault = |reason| Fault { step, node, reason };
+            let fault = |reason| Finding { step, node, reason };
             match halt {
-                Halt::Different(reason) => Verdict::Different(fault(reason)),
-                Halt::Undecided(reason) => Verdict::CannotDecide(fault(reason)),
+                Halt::Different(reason) => ProgramVerdict::Different(fault(reason)),
+                Halt::Undecided(reason) => ProgramVerdict::CannotDecide(fault(reason)),
             }
         }
     }

@@ -246,7 +246,7 @@ struct ReplicaGroup {
 
 /// A launch: the node, and its replica group by index.
 #[derive(Clone, Copy)]
-struct Step {
+struct GroupLaunch {
     node: NodeId,
     replica_group: usize,
 }
@@ -258,7 +258,7 @@ struct Game {
     /// By rank, the replica group of each group name and stated size.
     team_of: HashMap<(Box<str>, u32), usize, FxBuildHasher>,
     /// Launches of each rank, in order.
-    steps: Vec<Vec<Step>>,
+    steps: Vec<Vec<GroupLaunch>>,
     /// Whether the one graph is every rank's.
     shared: bool,
     faults: Vec<RankFault>,
@@ -407,7 +407,7 @@ impl Game {
                         unknown.get_or_insert_with(undecided);
                     }
                     Some(Communicates::In(group)) => match replica_groups[group.index()] {
-                        Some(replica_group) => steps.push(Step { node, replica_group }),
+                        Some(replica_group) => steps.push(GroupLaunch { node, replica_group }),
                         None => {
                             let group = graph.group(group).name.to_string();
                             self.faults.push(RankFault::NotAMember { rank, node: name(), group });

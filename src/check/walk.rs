@@ -16,7 +16,7 @@ use self::elements::element_index;
 use super::effects::{Alias, EffectTable, Effects, Fence, Placement, Unknown};
 use super::layout::tensor_of;
 use super::meaning::{self, Call, Class};
-use super::memory::{Memory, attribute};
+use super::memory::{WrittenMemory, attribute};
 use super::terms::{Context, GroupKey, State, Term, Val, Value};
 use super::verdict::Side;
 use crate::ir::{CollectiveKind, Graph, Name, NodeId, Op, Operators, RegionId, Type};
@@ -126,7 +126,7 @@ impl Reads {
 pub(super) struct Walk<'g, 'c> {
     context: &'c mut Context<'g>,
     side: Side,
-    memory: Memory,
+    memory: WrittenMemory,
     found: Walked<'g>,
     /// By arena index: results in flight that the value is of, as (first, count) into `found.pending`.
     in_flight: Vec<(u32, u32)>,
@@ -153,13 +153,13 @@ pub(super) struct Walk<'g, 'c> {
     first_call: usize,
 }
 
-type Step<T = ()> = Result<T, Stop>;
+type Result<T = (), E = Stop> = std::result::Result<T, E>;
 
-fn undecided<T>(node: NodeId, reason: impl Into<String>) -> Step<T> {
+fn undecided<T>(node: NodeId, reason: impl Into<String>) -> Result<T> {
     Err(Stop::Undecided { node, reason: reason.into() })
 }
 
-fn fault<T>(node: NodeId, reason: impl Into<String>) -> Step<T> {
+fn fault<T>(node: NodeId, reason: impl Into<String>) -> Result<T> {
     Err(Stop::Fault { node, reason: reason.into() })
 }
 
@@ -169,12 +169,12 @@ pub(super) fn walk<'g>(
     graph: &'g Graph,
     side: Side,
     effects: (&Operators, Unknown),
-) -> Step<Walked<'g>> {
+) -> Result<Walked<'g>> {
     walk_with(context, graph, side, effects, None)
 }
 
 /// Walks a graph and records what its nodes read.
-pub(super) fn walk_recording<'g>(context: &mut Context<'g>, graph: &'g Graph) -> Step<Walked<'g>> {
+pub(super) fn walk_recording<'g>(context: &mut Context<'g>, graph: &'g Graph) -> Result<Walked<'g>> {
     let reads = Reads { starts: vec![u32::MAX; graph.arena_len()], vals: Vec::new() };
     walk_with(context, graph, Side::Before, (&graph.operators, Unknown::May), Some(reads))
 }
@@ -185,9 +185,9 @@ fn walk_with<'g>(
     side: Side,
     (declared, unknown): (&Operators, Unknown),
     reads: Option<Reads>,
-) -> Step<Walked<'g>> {
+) -> Result<Walked<'g>> {
     let effects = EffectTable::of(graph, declared, unknown);
-    let memory = Memory::of(graph, &effects);
+    let memory = WrittenMemory::of(graph, &effects);
     let groups = context.groups.of(graph);
     let first_call = context.call_count();
     let states = State::ALL.map(|state| context.whole(Term::State(state), &Type::Unknown));
@@ -262,7 +262,7 @@ fn cached(list: &mut Vec<u32>, index: usize, make: impl FnOnce() -> u32) -> u32 
 }
 
 impl<'g> Walk<'g, '_> {
-    fn node(&mut self, id: NodeId, position: usize) -> Step {
+    fn node(&mut self, id: NodeId, position: usize) -> Result {
         let graph = self.found.graph;
         for &operand in graph.operands(id) {
             if self.found.vals[operand.index()] == UNSET {
@@ -300,7 +300,7 @@ impl<'g> Walk<'g, '_> {
     }
 
     /// What a node's value is now.
-    fn read(&mut self, node: NodeId, reader: NodeId) -> Step<Val> {
+    fn read(&mut self, node: NodeId, reader: NodeId) -> Result<Val> {
         let Some(place) = self.memory.place(node) else {
             return Ok(self.memory.loose(self.context, node).unwrap_or(self.found.vals[node.index()]));
         };
@@ -310,7 +310,7 @@ impl<'g> Walk<'g, '_> {
         }
     }
 
-    fn input(&mut self, id: NodeId, position: usize) -> Step {
+    fn input(&mut self, id: NodeId, position: usize) -> Result {
         let graph = self.found.graph;
         let number = self.found.inputs.len() as u32;
         let val = match graph.type_of(id) {
@@ -330,7 +330,7 @@ impl<'g> Walk<'g, '_> {
     }
 
     /// Gives a fresh value memory that can be written.
-    fn allocate(&mut self, id: NodeId, val: Val) -> Step<Option<Val>> {
+    fn allocate(&mut self, id: NodeId, val: Val) -> Result<Option<Val>> {
         let Some(tensor) = tensor_of(self.context, val) else { return Ok(None) };
         let Some(place) = self.memory.allocate(self.context, &tensor) else {
             return undecided(id, "its memory is written, but its size is not known");
@@ -339,9 +339,9 @@ impl<'g> Walk<'g, '_> {
         Ok(Some(place))
     }
 
-    fn output(&mut self, id: NodeId) -> Step {
+    fn output(&mut self, id: NodeId) -> Result {
         let operands = self.found.graph.operands(id);
-        let values: Step<Vec<Val>> = operands.iter().map(|&operand| self.read(operand, id)).collect();
+        let values: Result<Vec<Val>> = operands.iter().map(|&operand| self.read(operand, id)).collect();
         self.found.outputs = values?;
         self.found.unready = operands.iter().map(|&operand| self.first_in_flight(operand)).collect();
         self.found.roots = self.roots(operands);
@@ -349,7 +349,7 @@ impl<'g> Walk<'g, '_> {
         Ok(())
     }
 
-    fn wait(&mut self, id: NodeId, position: usize) -> Step {
+    fn wait(&mut self, id: NodeId, position: usize) -> Result {
         let graph = self.found.graph;
         let Some(&first) = graph.operands(id).first() else { return fault(id, "waits for nothing") };
         if graph.waits_for_list(id) {
@@ -374,7 +374,7 @@ impl<'g> Walk<'g, '_> {
     }
 
     /// A list of what is waited for, each as it is.
-    fn wait_for_list(&mut self, id: NodeId, position: usize) -> Step {
+    fn wait_for_list(&mut self, id: NodeId, position: usize) -> Result {
         let operands = self.found.graph.operands(id);
         let mut places = Vec::new();
         for &operand in operands {
@@ -395,7 +395,7 @@ impl<'g> Walk<'g, '_> {
             let place = self.context.intern(Value::Tuple(places));
             self.memory.set_place(id, place);
         }
-        let vals: Step<Vec<Val>> = operands.iter().map(|&operand| self.read(operand, id)).collect();
+        let vals: Result<Vec<Val>> = operands.iter().map(|&operand| self.read(operand, id)).collect();
         let val = self.context.intern(Value::Tuple(vals?));
         self.set(id, val);
         Ok(())
@@ -431,11 +431,11 @@ impl<'g> Walk<'g, '_> {
     }
 
     /// Elements of a value in flight must not be read, nor written.
-    fn check_read(&mut self, id: NodeId, operand: NodeId) -> Step {
+    fn check_read(&mut self, id: NodeId, operand: NodeId) -> Result {
         self.check_access(id, operand, "reads")
     }
 
-    fn check_access(&mut self, id: NodeId, operand: NodeId, how: &str) -> Step {
+    fn check_access(&mut self, id: NodeId, operand: NodeId, how: &str) -> Result {
         if self.in_flight[operand.index()].1 == 0 && self.memory.is_empty() {
             return Ok(());
         }
@@ -448,7 +448,7 @@ impl<'g> Walk<'g, '_> {
         }
     }
 
-    fn call(&mut self, id: NodeId, position: usize, target: Name) -> Step {
+    fn call(&mut self, id: NodeId, position: usize, target: Name) -> Result {
         let graph = self.found.graph;
         let effects = self.found.effects.get(id).clone();
         let operands = graph.operands(id);
@@ -491,7 +491,7 @@ impl<'g> Walk<'g, '_> {
     }
 
     /// An attribute of the module: one memory, however often it is read.
-    fn attribute(&mut self, id: NodeId, position: usize, target: Name, effects: &Effects) -> Step {
+    fn attribute(&mut self, id: NodeId, position: usize, target: Name, effects: &Effects) -> Result {
         if let Some(&index) = self.attributes.get(&target) {
             let first = self.found.attributes[index].0;
             if let Some(place) = self.memory.place(first) {
@@ -589,7 +589,7 @@ impl<'g> Walk<'g, '_> {
     }
 
     /// Reads a node's operands into `self.operands`.
-    fn read_operands(&mut self, id: NodeId) -> Step {
+    fn read_operands(&mut self, id: NodeId) -> Result {
         self.operands.clear();
         for &operand in self.found.graph.operands(id) {
             let val = if self.memory.is_empty() { self.found.vals[operand.index()] } else { self.read(operand, id)? };
@@ -603,7 +603,7 @@ impl<'g> Walk<'g, '_> {
     }
 
     /// The value of a call that writes nothing.
-    fn pure(&mut self, id: NodeId, target: Name, effects: &Effects) -> Step<Val> {
+    fn pure(&mut self, id: NodeId, target: Name, effects: &Effects) -> Result<Val> {
         self.read_operands(id)?;
         let count = self.operands.len();
         self.add_placement(id, effects)?;
@@ -703,7 +703,7 @@ impl<'g> Walk<'g, '_> {
         Some(val)
     }
 
-    fn finish(mut self) -> Step<Walked<'g>> {
+    fn finish(mut self) -> Result<Walked<'g>> {
         for index in 0..self.found.inputs.len() {
             let (id, _) = self.found.inputs[index];
             self.found.inputs[index].1 = self.read(id, id)?;

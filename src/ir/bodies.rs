@@ -42,23 +42,23 @@ struct Summary {
     /// Whether there is anything in it that other ranks take part in.
     communicates: bool,
     /// What it may write to.
-    writes: Memory,
+    writes: OutsideMemory,
     /// What memory its results may be.
-    aliases: Memory,
+    aliases: OutsideMemory,
     /// Whether some of this is assumed, for an operator is not known.
     assumed: bool,
 }
 
 /// Memory that a graph did not make itself.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
-struct Memory {
+struct OutsideMemory {
     /// What it is given.
     given: bool,
     /// What the module holds.
     held: bool,
 }
 
-impl Memory {
+impl OutsideMemory {
     const fn or(self, other: Self) -> Self {
         Self { given: self.given || other.given, held: self.held || other.held }
     }
@@ -312,7 +312,7 @@ impl Summary {
 
 /// What a graph does, from what its nodes do. Memory is followed from what it is given.
 fn summary(graph: &Graph) -> Summary {
-    let none = Memory::default();
+    let none = OutsideMemory::default();
     let mut all = Summary {
         fence: Fence::Free,
         launches: false,
@@ -327,7 +327,7 @@ fn summary(graph: &Graph) -> Summary {
     }
     for &id in graph.order() {
         let operands = graph.operands(id);
-        let any = |memory: &[Memory]| operands.iter().fold(none, |found, of| found.or(memory[of.index()]));
+        let any = |memory: &[OutsideMemory]| operands.iter().fold(none, |found, of| found.or(memory[of.index()]));
         let node = match graph.node(id).op {
             Op::Output => {
                 all.aliases = all.aliases.or(any(&memory));
@@ -343,7 +343,7 @@ fn summary(graph: &Graph) -> Summary {
         let of = |index: u32| operands.get(index as usize).map_or(none, |operand| memory[operand.index()]);
         let written = node.writes.iter().fold(none, |found, &index| found.or(of(index)));
         let own = match node.alias {
-            Alias::Fresh => Memory { held: graph.target_of(id).starts_with("self."), ..none },
+            Alias::Fresh => OutsideMemory { held: graph.target_of(id).starts_with("self."), ..none },
             Alias::Of(index) => of(index),
             Alias::Written => written,
             Alias::Any => any(&memory),

@@ -91,7 +91,7 @@ pub fn reorder<S: Slots>(
     }
     let quotient = Quotient { dependencies, buckets, adjusted, bucket_of };
     let anchors = quotient.anchors(place);
-    let mut walk = Walk {
+    let mut builder = OrderBuilder {
         quotient: &quotient,
         emitted: vec![false; count],
         displaced: vec![false; count],
@@ -102,17 +102,17 @@ pub fn reorder<S: Slots>(
     };
     for slot in 0..count {
         match quotient.bucket_of[slot] {
-            NONE => walk.reach(slot),
-            bucket if anchors[bucket as usize] == slot => walk.launch(bucket as usize, slot)?,
+            NONE => builder.reach(slot),
+            bucket if anchors[bucket as usize] == slot => builder.launch(bucket as usize, slot)?,
             _ => {}
         }
     }
     let total = count - buckets.iter().map(|members| members.len() - 1).sum::<usize>();
-    if walk.out.len() < total {
-        let missing = buckets.iter().position(|members| !walk.emitted[members[0]]);
+    if builder.out.len() < total {
+        let missing = buckets.iter().position(|members| !builder.emitted[members[0]]);
         return Err(Cycle { bucket: missing.unwrap_or(0) });
     }
-    Ok(Reordering { slots: walk.out, moved: walk.moved })
+    Ok(Reordering { slots: builder.out, moved: builder.moved })
 }
 
 const NONE: u32 = u32::MAX;
@@ -283,7 +283,8 @@ struct Cursor {
     edge: usize,
 }
 
-struct Walk<'a, S> {
+/// The order on its way: each node goes out as soon as all that it depends on is out.
+struct OrderBuilder<'a, S> {
     quotient: &'a Quotient<'a, S>,
     emitted: Vec<bool>,
     /// Nodes that were passed over or taken along.
@@ -296,7 +297,7 @@ struct Walk<'a, S> {
     moved: Vec<usize>,
 }
 
-impl<S: Slots> Walk<'_, S> {
+impl<S: Slots> OrderBuilder<'_, S> {
     /// Emits a node, or puts it aside until it is ready.
     fn reach(&mut self, name: usize) {
         if self.emitted[name] || !self.wait_for_missing(name, Cursor::default()) {

@@ -269,9 +269,9 @@ pub fn select<G: PlanGraph>(graph: &G, policy: Policy, caps: &Caps) -> Result<Se
 /// use bucketeer::passes::select::{Candidate, Caps, PlanGraph, Policy, launch_order, select};
 ///
 /// /// Two reductions of what two calls make: nodes 0 to 5 are call, reduce, wait, call, reduce, wait.
-/// struct Step;
+/// struct TwoReductions;
 ///
-/// impl PlanGraph for Step {
+/// impl PlanGraph for TwoReductions {
 ///     type Key = ();
 ///     fn node_count(&self) -> usize {
 ///         6
@@ -284,9 +284,9 @@ pub fn select<G: PlanGraph>(graph: &G, policy: Policy, caps: &Caps) -> Result<Se
 ///     }
 /// }
 ///
-/// let selection = select(&Step, Policy::Greedy, &Caps::default())?;
+/// let selection = select(&TwoReductions, Policy::Greedy, &Caps::default())?;
 /// assert_eq!(selection.buckets, [[1, 4]]);
-/// let order = launch_order(&Step, &selection, Place::Last)?;
+/// let order = launch_order(&TwoReductions, &selection, Place::Last)?;
 /// // Both calls, then one launch, which stands for nodes 1 and 4, then both waits.
 /// assert_eq!(order.slots, [0, 3, 1, 2, 5]);
 /// # Ok::<(), Box<dyn std::error::Error>>(())

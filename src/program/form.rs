@@ -1,7 +1,7 @@
 //! Whether all that a program refers to is there, and within bounds; after that, everything may index freely.
 
 use super::{
-    Collective, CommOp, Compute, Made, Moves, Operand, Path, Place, Program, ProgramError, Range, Run, Segment,
+    ArenaOffset, Collective, CommOp, Compute, Made, Moves, Operand, Path, Program, ProgramError, Range, Run, Segment,
     StepKind, Stream, View,
 };
 use crate::ir::Arg;
@@ -77,7 +77,7 @@ impl Program {
         outputs.and_then(|()| holes(&self.outputs.args, self.outputs.values.len())).map_err(at("output".to_owned()))
     }
 
-    fn check_place(&self, place: Place, bytes: u64, align: u64) -> Result {
+    fn check_place(&self, place: ArenaOffset, bytes: u64, align: u64) -> Result {
         let arena = self.arenas.get(place.arena as usize).ok_or("it is in an arena that is not there")?;
         let end = place.offset.checked_add(bytes);
         ensure(end.is_some_and(|end| end <= arena.bytes), "it reaches beyond its arena")?;

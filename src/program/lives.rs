@@ -13,14 +13,14 @@ pub enum Access {
 
 /// What a step touches.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Place {
+pub enum Footprint {
     /// A tensor.
     View(View),
     /// Bytes.
     Range(Range),
 }
 
-impl Place {
+impl Footprint {
     /// Where it is.
     #[must_use]
     pub const fn buffer(&self) -> BufferId {
@@ -45,23 +45,23 @@ impl Place {
 
 impl Step {
     /// Calls `visit` with everything that the step touches; a buffer may come several times.
-    pub fn for_each_access(&self, visit: &mut dyn FnMut(Place, Access)) {
+    pub fn for_each_access(&self, visit: &mut dyn FnMut(Footprint, Access)) {
         match &self.kind {
             StepKind::Pack(moves) | StepKind::Unpack(moves) => {
                 for segment in &moves.segments {
-                    visit(Place::View(segment.from), Access::Read);
-                    visit(Place::View(segment.to), Access::Write);
+                    visit(Footprint::View(segment.from), Access::Read);
+                    visit(Footprint::View(segment.to), Access::Write);
                 }
-                moves.zeros.iter().for_each(|range| visit(Place::Range(*range), Access::Write));
+                moves.zeros.iter().for_each(|range| visit(Footprint::Range(*range), Access::Write));
             }
             StepKind::Copy(segment) => {
-                visit(Place::View(segment.from), Access::Read);
-                visit(Place::View(segment.to), Access::Write);
+                visit(Footprint::View(segment.from), Access::Read);
+                visit(Footprint::View(segment.to), Access::Write);
             }
             StepKind::Collective(collective) => {
                 for part in &collective.parts {
-                    visit(Place::Range(part.send), Access::Read);
-                    visit(Place::Range(part.recv), Access::Write);
+                    visit(Footprint::Range(part.send), Access::Read);
+                    visit(Footprint::Range(part.recv), Access::Write);
                 }
             }
             StepKind::Wait(_) => {}
@@ -69,19 +69,19 @@ impl Step {
                 for (index, operand) in compute.operands.iter().enumerate() {
                     let written = compute.writes.contains(&(index as u32));
                     operand.for_each_view(&mut |view| {
-                        visit(Place::View(view), Access::Read);
+                        visit(Footprint::View(view), Access::Read);
                         if written {
-                            visit(Place::View(view), Access::Write);
+                            visit(Footprint::View(view), Access::Write);
                         }
                     });
                 }
-                compute.made.for_each_view(&mut |view| visit(Place::View(view), Access::Write));
+                compute.made.for_each_view(&mut |view| visit(Footprint::View(view), Access::Write));
             }
             StepKind::Run(run) => {
                 for operand in run.pick.iter().chain(&run.given) {
-                    operand.for_each_view(&mut |view| visit(Place::View(view), Access::Read));
+                    operand.for_each_view(&mut |view| visit(Footprint::View(view), Access::Read));
                 }
-                run.made.for_each_view(&mut |view| visit(Place::View(view), Access::Write));
+                run.made.for_each_view(&mut |view| visit(Footprint::View(view), Access::Write));
             }
         }
     }

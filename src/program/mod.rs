@@ -65,7 +65,7 @@ pub enum BufferKind {
 /// Where a buffer lies.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[cfg_attr(feature = "serde", derive(Serialize, Deserialize))]
-pub struct Place {
+pub struct ArenaOffset {
     /// Index into [`Program::arenas`].
     pub arena: u32,
     /// Bytes from the start of the arena.
@@ -90,7 +90,7 @@ pub struct Buffer {
     #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "Option::is_none"))]
     pub group: Option<u32>,
     /// Where it lies, for buffers in arenas.
-    pub place: Option<Place>,
+    pub place: Option<ArenaOffset>,
 }
 
 /// One allocation that holds buffers, none of which overlap while both are in use.

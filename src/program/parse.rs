@@ -6,9 +6,9 @@ use super::args::{dtype, is_float};
 use super::form::MAX_BODIES;
 use super::text::KINDS;
 use super::{
-    Arena, Body, Buffer, BufferId, BufferKind, CallForm, Collective, CommOp, Compute, Group, HostId, Input, Layout,
-    LayoutId, Made, Moves, Operand, Outputs, Part, Path, Place, Program, ProgramError, Range, Run, Segment, Step,
-    StepId, StepKind, Stream, View,
+    Arena, ArenaOffset, Body, Buffer, BufferId, BufferKind, CallForm, Collective, CommOp, Compute, Group, HostId,
+    Input, Layout, LayoutId, Made, Moves, Operand, Outputs, Part, Path, Program, ProgramError, Range, Run, Segment,
+    Step, StepId, StepKind, Stream, View,
 };
 use crate::ir::{Arg, Args, DType, ReduceOp};
 use hashbrown::HashMap;
@@ -177,7 +177,7 @@ impl<'a> Parser<'a> {
         if self.eat_word("at")? {
             let arena = self.number()?;
             self.mark(':')?;
-            place = Some(Place { arena, offset: self.number()? });
+            place = Some(ArenaOffset { arena, offset: self.number()? });
         }
         let mut group = None;
         if self.eat_word("ranks")? {

@@ -10,7 +10,7 @@
 //! third takes the place of the first. Offsets do not change between runs.
 
 use super::lives::lives;
-use super::{Arena, Buffer, BufferKind, Place, Program};
+use super::{Arena, ArenaOffset, Buffer, BufferKind, Program};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Most pairs of buffers in use at the same time for which placing by size is tried.
@@ -89,7 +89,7 @@ impl Program {
             self.arenas[arena].bytes = packing.bytes;
             self.arenas[arena].live_bytes = packing.live_bytes;
             for (&index, &offset) in members.iter().zip(&packing.offsets) {
-                self.buffers[index].place = Some(Place { arena: arena as u32, offset });
+                self.buffers[index].place = Some(ArenaOffset { arena: arena as u32, offset });
             }
         }
         Ok(())

@@ -36,7 +36,7 @@ fn g_slices_gen_the_proof_is_linear_in_slices_and_writes_of_one_buffer() {
     assert!(start.elapsed() < LIMIT, "{:?}", start.elapsed());
     let (lowered, _) = lower(&graph, &LowerOptions::default()).unwrap();
     let start = Instant::now();
-    assert!(matches!(program::prove(&graph, &lowered), program::Verdict::Equal(_)));
+    assert!(matches!(program::prove(&graph, &lowered), program::ProgramVerdict::Equal(_)));
     assert!(start.elapsed() < LIMIT, "{:?}", start.elapsed());
 }
 

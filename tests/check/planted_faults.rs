@@ -3,7 +3,7 @@
 
 use bucketeer::check::{Options, Verdict, prove_with};
 use bucketeer_eval::{EvalError, compare};
-use kit::planted::{FAULTS, Fault, Pair, Values, pairs, with_planted};
+use kit::planted::{FAULTS, Pair, PlantedFault, Values, pairs, with_planted};
 
 /// PyTorch's outputs share memory as it is.
 fn options(pair: &Pair) -> Options {
@@ -19,7 +19,7 @@ struct Planted {
     caught: Option<Option<String>>,
 }
 
-fn plant(fault: &'static Fault, pair: &Pair) -> Option<Planted> {
+fn plant(fault: &'static PlantedFault, pair: &Pair) -> Option<Planted> {
     let mut after = pair.after.clone();
     if (fault.name.contains("escaping") && options(pair).outputs_may_share) || !(fault.plant)(&mut after) {
         return None;
@@ -50,7 +50,7 @@ fn is_exception(fault: &str, pair: &str) -> bool {
 }
 
 /// One line of the table, and what is wrong about it.
-fn report(fault: &Fault, planted: &[Planted], wrong: &mut Vec<String>) {
+fn report(fault: &PlantedFault, planted: &[Planted], wrong: &mut Vec<String>) {
     let run: Vec<&Planted> = planted.iter().filter(|planted| planted.caught.is_some()).collect();
     let caught: Vec<&&Planted> =
         run.iter().filter(|planted| planted.caught.as_ref().is_some_and(Option::is_some)).collect();

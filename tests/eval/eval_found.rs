@@ -2,7 +2,7 @@
 
 use bucketeer::ir::text::parse;
 use bucketeer::ir::{Arg, Args, Type};
-use bucketeer_eval::step::{Counters, Step};
+use bucketeer_eval::step::{Counters, OperatorCall};
 use bucketeer_eval::{EvalOptions, Output, OutputTensor, evaluate};
 
 fn outputs(text: &str) -> Vec<Output> {
@@ -106,7 +106,7 @@ fn made_up(target: &str, made: &str) -> u64 {
     });
     let operand =
         Type::Tensor(parse("x = input f32[2]\noutput(x)").map(|g| g.tensor(g.order()[0]).unwrap().clone()).unwrap());
-    let step = Step::new("y", target, &Args::positional(vec![Arg::Operand(0)]), &[operand], ty);
+    let step = OperatorCall::new("y", target, &Args::positional(vec![Arg::Operand(0)]), &[operand], ty);
     let mut counters = Counters::default();
     step.run(&[x], &mut counters, &EvalOptions::default()).unwrap_or_else(|error| panic!("{error}"));
     counters.unknown

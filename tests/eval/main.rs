@@ -5,4 +5,5 @@ mod eval_faults;
 mod eval_fixtures;
 mod eval_found;
 mod eval_random;
+mod options;
 mod shrink;

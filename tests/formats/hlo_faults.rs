@@ -1,6 +1,6 @@
 //! HLO text that is no HLO text: one error, with its place, and nothing is made before the check.
 
-use bucketeer_formats::{Document, Place, ReadError};
+use bucketeer_formats::{Document, ReadError, SourceLocation};
 use kit::files;
 use proptest::prelude::*;
 
@@ -16,7 +16,7 @@ fn module(lines: &str) -> String {
 fn fault(text: &str) -> (usize, usize, String, String) {
     let error = Document::read(text.as_bytes().to_vec()).map(|_| ()).expect_err("an error");
     assert!(matches!(error, ReadError::Hlo(_)), "{error:?}");
-    let Place { line, column, .. } = error.place().expect("faults in HLO text have a place");
+    let SourceLocation { line, column, .. } = error.place().expect("faults in HLO text have a place");
     (line, column, error.what(), error.expected().unwrap_or_default().to_owned())
 }
 

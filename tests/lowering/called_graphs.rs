@@ -1,7 +1,7 @@
 //! Graphs that a graph calls: `invoke_subgraph` and `cond`, whose bodies launch. A call that always launches is as a launch
 //! to those around it, a branch is a fence; both are evaluated, lowered, proven and run.
 
-use bucketeer::check::program::{Verdict as ProgramVerdict, prove as prove_program};
+use bucketeer::check::program::{ProgramVerdict, prove as prove_program};
 use bucketeer::check::ranks::{RankOptions, RanksError, check_ranks};
 use bucketeer::check::{Verdict, What, prove};
 use bucketeer::ir::text::parse;

@@ -3,7 +3,7 @@
 //! With `passes=PIPELINE` it is what the passes make of the graph that is lowered. Every program is held against its
 //! graph, and read back from its text and its JSON.
 
-use bucketeer::check::program::{Verdict, prove};
+use bucketeer::check::program::{ProgramVerdict, prove};
 use bucketeer::passes::lowering::{LowerOptions, LowerReport, lower};
 use bucketeer::program::Program;
 use kit::filetests::{Case, Run, hold};
@@ -51,9 +51,9 @@ fn lowered(case: &Case, run: &Run) -> String {
     assert_eq!(again.to_string(), text);
     assert_eq!(Program::from_json(&program.to_json()).unwrap(), program);
     let verdict = match prove(graph, &program) {
-        Verdict::Equal(proof) => format!("proven: {} steps, {} launches", proof.steps, proof.launches),
-        Verdict::Different(fault) => format!("different: {fault}"),
-        Verdict::CannotDecide(fault) => format!("cannot decide: {fault}"),
+        ProgramVerdict::Equal(proof) => format!("proven: {} steps, {} launches", proof.steps, proof.launches),
+        ProgramVerdict::Different(fault) => format!("different: {fault}"),
+        ProgramVerdict::CannotDecide(fault) => format!("cannot decide: {fault}"),
     };
     format!("{verdict}{}\n{text}", counted(&report))
 }

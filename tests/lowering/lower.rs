@@ -1,7 +1,7 @@
 //! Lowering: rules with both sides of their boundaries, where `tests/filetests/lower` does not have them as files. Every program
 //! here is proven, and read back from its text.
 
-use bucketeer::check::program::{Verdict, prove};
+use bucketeer::check::program::{ProgramVerdict, prove};
 use bucketeer::ir::Graph;
 use bucketeer::passes::Pipeline;
 use bucketeer::passes::lowering::{LowerOptions, LowerReport, all_reduce_path, lower};
@@ -21,7 +21,7 @@ fn bucketed(text: &str) -> Graph {
 fn checked(graph: &Graph, options: &LowerOptions) -> (Program, LowerReport) {
     let (program, report) = lower(graph, options).unwrap_or_else(|error| panic!("{error}"));
     match prove(graph, &program) {
-        Verdict::Equal(_) => {}
+        ProgramVerdict::Equal(_) => {}
         other => panic!("{other:?}\n{program}"),
     }
     let again = Program::parse(&program.to_string()).unwrap_or_else(|error| panic!("{error}\n{program}"));

@@ -1,6 +1,6 @@
 //! Faults planted into programs: the checker refuses each.
 
-use bucketeer::check::program::{Verdict, prove};
+use bucketeer::check::program::{ProgramVerdict, prove};
 use bucketeer::ir::Graph;
 use bucketeer::passes::Pipeline;
 use bucketeer::passes::lowering::{LowerOptions, lower};
@@ -23,10 +23,10 @@ fn source() -> Graph {
 fn refuses(wanted: &str, plant: impl FnOnce(&mut Program)) {
     let graph = source();
     let (mut program, _) = lower(&graph, &LowerOptions { realise: false, ..LowerOptions::default() }).unwrap();
-    assert!(matches!(prove(&graph, &program), Verdict::Equal(_)), "{:?}", prove(&graph, &program));
+    assert!(matches!(prove(&graph, &program), ProgramVerdict::Equal(_)), "{:?}", prove(&graph, &program));
     plant(&mut program);
     match prove(&graph, &program) {
-        Verdict::Different(fault) => {
+        ProgramVerdict::Different(fault) => {
             assert!(fault.to_string().contains(wanted), "refused, but for another reason than `{wanted}`: {fault}");
         }
         other => panic!("not refused: {other:?}\n{program}"),

@@ -1,7 +1,7 @@
 //! Real graphs, as they came and rewritten by default, are lowered: the plan is within 5 % of its bound, the program is
 //! proven, and both its forms are read back.
 
-use bucketeer::check::program::{Verdict, prove};
+use bucketeer::check::program::{ProgramVerdict, prove};
 use bucketeer::ir::Graph;
 use bucketeer::passes::Pipeline;
 use bucketeer::passes::lowering::{LowerOptions, lower};
@@ -33,8 +33,8 @@ fn check(graph: &Graph, label: &str) -> Program {
         assert!(within, "{label}: {arena:?} is not within 5 % of its largest live set");
     }
     match prove(graph, &program) {
-        Verdict::Equal(_) => program,
-        Verdict::Different(fault) | Verdict::CannotDecide(fault) => panic!("{label}: {fault}"),
+        ProgramVerdict::Equal(_) => program,
+        ProgramVerdict::Different(fault) | ProgramVerdict::CannotDecide(fault) => panic!("{label}: {fault}"),
     }
 }
 

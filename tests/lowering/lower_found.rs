@@ -1,7 +1,7 @@
 //! Lowering of inputs that were found by trying; see `tests/found`. Every program here is proven unless its test says
 //! otherwise, and makes what the evaluator makes of its graph.
 
-use bucketeer::check::program::{Verdict, prove};
+use bucketeer::check::program::{ProgramVerdict, prove};
 use bucketeer::ir::{GlobalRank, Graph, GroupId};
 use bucketeer::passes::Pipeline;
 use bucketeer::passes::lowering::{LowerOptions, LowerReport, lower};
@@ -39,8 +39,8 @@ fn with_hints(hints: &[(&str, u64)]) -> LowerOptions {
 fn proven(graph: &Graph, options: &LowerOptions) -> (Program, LowerReport) {
     let (program, report) = lower(graph, options).unwrap_or_else(|error| panic!("{error}"));
     match prove(graph, &program) {
-        Verdict::Equal(_) => {}
-        Verdict::Different(fault) | Verdict::CannotDecide(fault) => panic!("{fault}\n{program}"),
+        ProgramVerdict::Equal(_) => {}
+        ProgramVerdict::Different(fault) | ProgramVerdict::CannotDecide(fault) => panic!("{fault}\n{program}"),
     }
     (program, report)
 }
@@ -108,7 +108,7 @@ fn a_alias_inflight_a_program_that_sends_what_is_written_meanwhile_is_refused() 
     let wrong = text.replace("    4 g.pack0 for 16 -> g for 32", "    4 clone for 16 -> g for 32");
     assert_ne!(text, wrong);
     let wrong = Program::parse(&wrong).unwrap();
-    let Verdict::Different(fault) = prove(&graph, &wrong) else { panic!("it is not refused\n{wrong}") };
+    let ProgramVerdict::Different(fault) = prove(&graph, &wrong) else { panic!("it is not refused\n{wrong}") };
     assert!(fault.reason.contains("writes `clone`, and nothing orders that behind s2 (`g`)"), "{fault}");
 }
 
@@ -153,7 +153,7 @@ fn a_a2a_symbolic_parts_that_are_equal_by_their_hints_are_followed() {
     let (program, _) = proven(&graph, &with_hints(&[("u0", 10), ("u1", 6)]));
     let wrong = program.to_string().replace("all_to_all [10, 6] [10, 6]", "all_to_all [6, 10] [6, 10]");
     assert_ne!(wrong, program.to_string());
-    let Verdict::Different(fault) = prove(&graph, &Program::parse(&wrong).unwrap()) else { panic!("{wrong}") };
+    let ProgramVerdict::Different(fault) = prove(&graph, &Program::parse(&wrong).unwrap()) else { panic!("{wrong}") };
     assert!(fault.reason.contains("it exchanges other amounts than its node"), "{fault}");
 }
 
@@ -262,8 +262,10 @@ fn b_flatten_every_view_that_lowering_places_is_followed_by_its_proof() {
         let graph = native(&text);
         let (program, _) = lower(&graph, &LowerOptions::default()).unwrap_or_else(|error| panic!("{error}\n{text}"));
         match prove(&graph, &program) {
-            Verdict::Equal(_) => {}
-            Verdict::Different(fault) | Verdict::CannotDecide(fault) => panic!("{view}: {fault}\n{program}"),
+            ProgramVerdict::Equal(_) => {}
+            ProgramVerdict::Different(fault) | ProgramVerdict::CannotDecide(fault) => {
+                panic!("{view}: {fault}\n{program}")
+            }
         }
     }
     for split in ["split.Tensor(x, 2)", "split_with_sizes.default(x, [2, 2])", "chunk.default(x, 2)"] {
@@ -347,7 +349,7 @@ fn h_mut2_programs_of_operators_that_nothing_describes_are_proven() {
         let text = program.to_string();
         if let Some((head, tail)) = text.split_once(" writes [") {
             let wrong = Program::parse(&format!("{head}{}", tail.split_once(']').unwrap().1)).unwrap();
-            assert!(matches!(prove(&graph, &wrong), Verdict::Different(_)), "{wrong}");
+            assert!(matches!(prove(&graph, &wrong), ProgramVerdict::Different(_)), "{wrong}");
         }
     }
 }
@@ -357,16 +359,16 @@ fn g_get_attr_twice_two_reads_of_an_attribute_are_of_one_buffer_and_what_is_left
     let graph = found("G-get_attr_twice");
     let (program, _) = proven(&graph, &LowerOptions::default());
     let sent = edited(&program, &[("4 self.buf for 16 -> g1", "4 a for 16 -> g1")]);
-    assert!(matches!(prove(&graph, &sent), Verdict::Different(_)));
+    assert!(matches!(prove(&graph, &sent), ProgramVerdict::Different(_)));
     // The same without the second gather, so that only what is left in the attribute tells.
     let text = "a = input f32[4]\np = self.buf() : f32[4]\nz = add_(p, 1.0)\nq = self.buf() : f32[4]\noutput(a)";
     let graph = native(text);
     let (program, _) = proven(&graph, &LowerOptions::default());
     let kept = native("a = input f32[4]\np = self.buf() : f32[4]\nz = add(p, 1.0)\nq = self.buf() : f32[4]\noutput(a)");
     let (other, _) = lower(&kept, &LowerOptions::default()).unwrap();
-    assert!(matches!(prove(&kept, &other), Verdict::Equal(_)));
-    assert!(!matches!(prove(&graph, &other), Verdict::Equal(_)), "{other}");
-    assert!(!matches!(prove(&kept, &program), Verdict::Equal(_)), "{program}");
+    assert!(matches!(prove(&kept, &other), ProgramVerdict::Equal(_)));
+    assert!(!matches!(prove(&graph, &other), ProgramVerdict::Equal(_)), "{other}");
+    assert!(!matches!(prove(&kept, &program), ProgramVerdict::Equal(_)), "{program}");
 }
 
 #[test]
@@ -388,7 +390,7 @@ fn an_attribute_that_is_no_tensor_holds_what_the_graph_says_when_it_is_read() {
         let wrong = text.replace(&format!("{y}\n{z}\n{x}\n"), &lines);
         assert_ne!(wrong, text);
         let wrong = Program::parse(&wrong).unwrap_or_else(|error| panic!("{error}\n{wrong}"));
-        assert!(!matches!(prove(&graph, &wrong), Verdict::Equal(_)), "{wrong}");
+        assert!(!matches!(prove(&graph, &wrong), ProgramVerdict::Equal(_)), "{wrong}");
     }
 }
 
@@ -398,5 +400,8 @@ fn an_operator_that_may_write_what_shares_memory_with_itself_is_not_decided() {
     let graph = native(text);
     let (program, _) = lower(&graph, &LowerOptions::default()).unwrap();
     let verdict = prove(&graph, &program);
-    assert!(matches!(&verdict, Verdict::CannotDecide(fault) if fault.reason.contains("share memory")), "{verdict:?}");
+    assert!(
+        matches!(&verdict, ProgramVerdict::CannotDecide(fault) if fault.reason.contains("share memory")),
+        "{verdict:?}"
+    );
 }

@@ -1,6 +1,6 @@
 //! Lowering of random graphs, as they came and bucketed: no panic, the plan keeps its rules, and the checker accepts.
 
-use bucketeer::check::program::{Verdict, prove};
+use bucketeer::check::program::{ProgramVerdict, prove};
 use bucketeer::ir::Graph;
 use bucketeer::passes::Pipeline;
 use bucketeer::passes::lowering::{LowerError, LowerOptions, lower};
@@ -30,7 +30,7 @@ fn lowers(graph: &Graph, options: &LowerOptions) {
     match lower(graph, options) {
         Ok((program, _)) => {
             plan_keeps_its_rules(&program);
-            if let Verdict::Different(fault) = prove(graph, &program) {
+            if let ProgramVerdict::Different(fault) = prove(graph, &program) {
                 panic!("{fault}\n{}\n{program}", bucketeer::ir::text::print(graph));
             }
             let again = Program::parse(&program.to_string()).unwrap();
@@ -73,7 +73,7 @@ fn random_graphs_are_mostly_lowered() {
         let graph = strategy.new_tree(&mut runner).unwrap().current();
         if let Ok((program, _)) = lower(&graph, &LowerOptions::default()) {
             lowered += 1;
-            proven += u32::from(matches!(prove(&graph, &program), Verdict::Equal(_)));
+            proven += u32::from(matches!(prove(&graph, &program), ProgramVerdict::Equal(_)));
         }
     }
     assert!(lowered >= 80 && proven * 10 >= lowered * 9, "{lowered} lowered, {proven} proven");

@@ -2,10 +2,11 @@
 //!
 //! The harness computes every graph before and after on all ranks, so a test that only rewrites still checks values.
 
+use bucketeer::ir::Graph;
 use bucketeer::passes::bucketing::Reason;
+use bucketeer_eval::EvalOptions;
 use bucketeer_formats::fx::FxText;
-use kit::interp::Settings;
-use kit::rewrite::{ALL, Rewritten, read, read_fx, rewrite, rewrite_graph, rewrite_shapes};
+use kit::rewrite::{ALL, Rewritten, evaluate, read, read_fx, rewrite, rewrite_graph, rewrite_shapes, with_symbols};
 
 const ADJACENT: &str = "bucket-all-gather{cap=none,policy=adjacent},bucket-all-reduce{cap=none,policy=adjacent}";
 const COALESCED: &str = "bucket-all-gather{cap=none,mode=coalesced},bucket-all-reduce{cap=none,mode=coalesced}";
@@ -101,7 +102,7 @@ fn w6_a_conversion_that_moves_devices_stays_where_it_is() {
             "return (w, v)",
         ],
     );
-    let done = rewrite_graph(read_fx(&text), ALL, &[Settings::default()]);
+    let done = rewrite_graph(read_fx(&text), ALL, &[EvalOptions::default()]);
     assert_eq!(done.buckets(), [["g", "h"]]);
     let launch = done.graph.order().iter().find(|&&id| done.graph.collective(id).is_some()).unwrap();
     assert_eq!(done.graph.tensor(*launch).unwrap().device.as_deref(), Some("cuda:0"));
@@ -132,10 +133,9 @@ fn w8_a_reader_of_a_members_shape_reads_it_from_the_input() {
                 n = aten.sym_size.int(g, 0) : Sym(2*s); m = aten.sym_numel.default(g) : Sym(6*s)\n\
                 k = aten.sym_size.int(g, -1) : Sym(3); l = aten.sym_size.int(g, -2) : Sym(2*s)\nw = wait(g)\n\
                 h = all_gather(q, G0:2); v = wait(h)\noutput(w, v, n, m, k, l)";
-    let settings: Vec<_> =
-        [4, 5, 0].map(|s| Settings { symbols: [("s".to_owned(), s)].into(), ..Settings::default() }).into();
+    let options = [4, 5, 0].map(|s| with_symbols([("s", s)]));
     for pipeline in [ALL, ADJACENT, COALESCED] {
-        let done = rewrite_graph(read(text), pipeline, &settings);
+        let done = rewrite_graph(read(text), pipeline, &options);
         assert_eq!(done.buckets(), [["g", "h"]]);
     }
     let scatter = text.replace("all_gather(p, G0:2)", "reduce_scatter(p, sum, G0:2)");
@@ -143,7 +143,7 @@ fn w8_a_reader_of_a_members_shape_reads_it_from_the_input() {
     let scatter = scatter.replace("f32[s, 3]", "f32[2*s, 3]").replace("Sym(2*s)", "Sym(s)").replace("6*s", "3*s");
     for mode in ["concat", "coalesced"] {
         let pipeline = format!("bucket-reduce-scatter{{cap=none,mode={mode}}}");
-        let done = rewrite_graph(read(&scatter), &pipeline, &settings);
+        let done = rewrite_graph(read(&scatter), &pipeline, &options);
         assert_eq!(done.buckets(), [["g", "h"]]);
     }
 }
@@ -184,7 +184,7 @@ fn w10_arguments_by_keyword_are_read() {
     );
     for pipeline in [ALL, ADJACENT, COALESCED] {
         let mut file = FxText::parse(text.clone().into_bytes()).unwrap();
-        let done = rewrite_graph(file.graphs()[0].clone(), pipeline, &[Settings::default()]);
+        let done = rewrite_graph(file.graphs()[0].clone(), pipeline, &[EvalOptions::default()]);
         assert_eq!(done.buckets(), [["g", "h"]]);
         // What is printed reads back as the same graph.
         pipeline.parse::<bucketeer::passes::Pipeline>().unwrap().run(&mut file.graphs_mut()[0]).unwrap();
@@ -194,8 +194,8 @@ fn w10_arguments_by_keyword_are_read() {
         for graph in [&mut a, &mut b] {
             bucketeer::ir::text::normalize(graph);
         }
-        let same = kit::interp::run(&a, &Settings::default()).difference(&kit::interp::run(&b, &Settings::default()));
-        assert_eq!(same, None, "{}", String::from_utf8_lossy(&printed));
+        let run = |graph: &Graph| evaluate(graph, &EvalOptions::default());
+        assert_eq!(run(&a), run(&b), "{}", String::from_utf8_lossy(&printed));
     }
 }
 
@@ -221,7 +221,7 @@ fn w12_one_name_with_two_sizes_is_two_groups() {
         ],
     );
     for pipeline in [ALL, ADJACENT] {
-        let done = rewrite_graph(read_fx(&text), pipeline, &[Settings::default()]);
+        let done = rewrite_graph(read_fx(&text), pipeline, &[EvalOptions::default()]);
         assert!(done.buckets().is_empty());
     }
 }
@@ -243,10 +243,10 @@ fn w14_members_of_several_dtypes_are_aligned() {
     let text = "p = input bf16[3]; q = input f32[4]; r = input u8[1]; s = input i64[1]\n\
                 g = all_gather(p, G0:2); h = all_gather(q, G0:2); i = all_gather(r, G0:2); j = all_gather(s, G0:2)\n\
                 output(wait(g), wait(h), wait(i), wait(j))";
-    let raw = Settings { raw_inputs: true, ..Settings::default() };
+    let raw = EvalOptions { raw_inputs: true, ..EvalOptions::default() };
     let done = rewrite_graph(read(text), BYTES, &[raw]);
     assert_eq!(done.count("all_gather"), 1);
-    // The interpreter refuses a view whose offset or strides its dtype does not divide, as PyTorch does.
+    // The evaluator refuses a view whose offset or strides its dtype does not divide, as PyTorch does.
     assert!(done.text().contains("[6, 2, 16, 1, 7, 8], 1)"), "{}", done.text());
 }
 
@@ -286,8 +286,8 @@ fn w17_the_order_of_real_graphs_is_without_circles_and_their_values_stay() {
         let some = name.starts_with("tiny_") && text.len() < 65_000;
         for pipeline in [ALL, ADJACENT, COALESCED, BYTES] {
             let compute = small || (some && pipeline == ALL);
-            let settings = if compute { vec![Settings::default()] } else { Vec::new() };
-            rewrite_graph(graph.clone(), pipeline, &settings);
+            let options = if compute { vec![EvalOptions::default()] } else { Vec::new() };
+            rewrite_graph(graph.clone(), pipeline, &options);
         }
     }
 }

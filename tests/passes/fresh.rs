@@ -5,7 +5,7 @@
 //!
 //! Four lie in `fixtures/fresh`, all in `torch/fresh` of the shared fixtures.
 
-use bucketeer::check::program::{Verdict as ProgramVerdict, prove as prove_program};
+use bucketeer::check::program::{ProgramVerdict, prove as prove_program};
 use bucketeer::check::prove;
 use bucketeer::ir::{Dependencies, Graph, Operators};
 use bucketeer::passes::Pipeline;

@@ -4,8 +4,7 @@ use bucketeer::ir::Dependencies;
 use bucketeer::passes::bucketing::{BucketKind, BucketOptions, plan};
 use bucketeer::passes::merge::{MergeError, merge};
 use bucketeer::passes::select::Caps;
-use kit::interp::Settings;
-use kit::rewrite::{ALL, read, rewrite, rewrite_graph, rewrite_shapes};
+use kit::rewrite::{ALL, read, rewrite, rewrite_graph, rewrite_shapes, with_symbols};
 
 /// A collective whose result a long chain reads, and one whose input another long chain makes: it costs too much to
 /// find out which of the two chains is shorter. Between them stands `x`, which needs neither.
@@ -47,9 +46,8 @@ fn a_reader_of_a_members_size_does_not_move_below_the_launch() {
     let text = "s = symbol hint=4; p = input f32[s]; q = input f32[4]\ng = all_reduce(p, sum, G0:2)\n\
                 n = aten.sym_size.int(g, 0) : Sym(s); a = neg(q); b = neg(a); h = all_reduce(b, sum, G0:2)\n\
                 w = wait(g); v = wait(h)\noutput(w, v, n)";
-    let settings: Vec<_> =
-        [4, 0].map(|s| Settings { symbols: [("s".to_owned(), s)].into(), ..Settings::default() }).into();
-    let done = rewrite_graph(read(text), ALL, &settings);
+    let options = [4, 0].map(|s| with_symbols([("s", s)]));
+    let done = rewrite_graph(read(text), ALL, &options);
     assert_eq!(done.buckets(), [["g", "h"]]);
     assert_eq!(done.names()[3..7], ["n", "a", "b", "cat"]);
     assert_eq!(done.moved(), 0);
@@ -100,11 +98,9 @@ fn scatters_along_inner_dimensions_read_several_unknown_sizes_each_from_its_own(
                 a = input f32[s, 2*t, u]; b = input f32[t, u, 2*s]; c = input f32[2*u, s, t]\n\
                 g = reduce_scatter(a, sum, G0:2, dim=1); h = reduce_scatter(b, sum, G0:2, dim=2)\n\
                 i = reduce_scatter(c, sum, G0:2)\noutput(wait(g), wait(h), wait(i))";
-    let settings = [[2, 3, 1], [1, 2, 5], [3, 0, 2], [0, 1, 4]].map(|[s, t, u]| Settings {
-        symbols: [("s".to_owned(), s), ("t".to_owned(), t), ("u".to_owned(), u)].into(),
-        ..Settings::default()
-    });
-    let done = rewrite_graph(read(text), ALL, &settings);
+    let options =
+        [[2, 3, 1], [1, 2, 5], [3, 0, 2], [0, 1, 4]].map(|[s, t, u]| with_symbols([("s", s), ("t", t), ("u", u)]));
+    let done = rewrite_graph(read(text), ALL, &options);
     assert_eq!(done.buckets(), [["g", "h", "i"]]);
 }
 

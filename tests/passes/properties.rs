@@ -7,9 +7,9 @@
 use bucketeer::ir::{Dependencies, Graph};
 use bucketeer::passes::bucketing::{BucketKind, BucketOptions, BucketPlan, MixedDtype, plan};
 use bucketeer::passes::select::{Caps, Policy};
+use bucketeer_eval::EvalOptions;
 use bucketeer_fuzzing::grow::{GraphOptions, grow};
-use kit::interp::{Settings, run};
-use kit::rewrite::rewrite_graph;
+use kit::rewrite::{evaluate, rewrite_graph, with_symbols};
 use petgraph::graph::DiGraph;
 use proptest::prelude::*;
 use proptest::strategy::ValueTree as _;
@@ -54,8 +54,8 @@ fn pipeline() -> impl Strategy<Value = String> {
 }
 
 /// The symbol of random graphs as hinted, and empty.
-fn settings() -> Vec<Settings> {
-    [2, 3, 0].map(|s| Settings { symbols: [("s".to_owned(), s)].into(), ..Settings::default() }).into()
+fn sizes() -> [EvalOptions; 3] {
+    [2, 3, 0].map(|s| with_symbols([("s", s)]))
 }
 
 /// Buckets contracted to one node each: no circle, by petgraph.
@@ -89,7 +89,9 @@ proptest! {
 
     #[test]
     fn random_graphs_are_free_of_races(Shown(graph) in graphs(GraphOptions::default())) {
-        prop_assert_eq!(run(&graph, &Settings::default()).races, Vec::<String>::new());
+        for rank in evaluate(&graph, &EvalOptions::default()) {
+            prop_assert_eq!(rank.races, Vec::<Box<str>>::new());
+        }
     }
 
     #[test]
@@ -97,7 +99,7 @@ proptest! {
         Shown(graph) in graphs(GraphOptions { steps: 60, ..GraphOptions::default() }),
         pipeline in pipeline(),
     ) {
-        rewrite_graph(graph, &pipeline, &settings());
+        rewrite_graph(graph, &pipeline, &sizes());
     }
 
     #[test]
@@ -105,7 +107,7 @@ proptest! {
         Shown(graph) in graphs(GraphOptions { steps: 80, regions: false, effects: false, ..GraphOptions::default() }),
         pipeline in pipeline(),
     ) {
-        rewrite_graph(graph, &pipeline, &settings());
+        rewrite_graph(graph, &pipeline, &sizes());
     }
 
     #[test]

@@ -2,8 +2,7 @@
 
 use bucketeer::ir::Op;
 use bucketeer::passes::bucketing::Reason;
-use kit::interp::Settings;
-use kit::rewrite::{ALL, depends, read, rewrite, rewrite_graph};
+use kit::rewrite::{ALL, depends, read, rewrite, rewrite_graph, with_symbols};
 
 #[test]
 fn inputs_keep_their_order_for_it_is_the_signature() {
@@ -116,9 +115,8 @@ fn members_of_symbolic_size_keep_their_dtype_where_others_travel_as_bytes() {
     let text = "s = symbol hint=2; p = input f32[s]; q = input f32[2,s]; r = input bf16[3]; t = input i64[1]\n\
                 g = all_gather(p, G0:2); h = all_gather(q, G0:2); k = all_gather(r, G0:2); l = all_gather(t, G0:2)\n\
                 output(wait(g), wait(h), wait(k), wait(l))";
-    let settings: Vec<_> =
-        [2, 5, 0].map(|s| Settings { symbols: [("s".to_owned(), s)].into(), ..Settings::default() }).into();
-    let done = rewrite_graph(read(text), "bucket-all-gather{cap=none,mixed-dtype=bytes}", &settings);
+    let options = [2, 5, 0].map(|s| with_symbols([("s", s)]));
+    let done = rewrite_graph(read(text), "bucket-all-gather{cap=none,mixed-dtype=bytes}", &options);
     assert_eq!(done.buckets(), [["g", "h"], ["k", "l"]]);
 }
 

@@ -1,7 +1,7 @@
 //! Waits for lists, as `wait_tensors` makes them: each value is waited for, and is what it was.
 
-use bucketeer::check::program::{Verdict, prove as prove_program};
-use bucketeer::check::{Verdict as Proven, prove};
+use bucketeer::check::program::{ProgramVerdict, prove as prove_program};
+use bucketeer::check::{Verdict, prove};
 use bucketeer::ir::text::{parse, print};
 use bucketeer::ir::{Graph, Op, verify};
 use bucketeer::passes::Pipeline;
@@ -51,7 +51,7 @@ fn outputs(graph: &Graph) -> [Vec<Vec<Output>>; 2] {
     let options = EvalOptions { ranks: Some(2), ..EvalOptions::default() };
     let evaluated = evaluate(graph, &options).unwrap_or_else(|error| panic!("{error}\n{}", print(graph)));
     let (program, _) = lower(graph, &LowerOptions::default()).unwrap_or_else(|error| panic!("{error}"));
-    assert!(matches!(prove_program(graph, &program), Verdict::Equal(_)), "{:?}", prove_program(graph, &program));
+    assert!(matches!(prove_program(graph, &program), ProgramVerdict::Equal(_)), "{:?}", prove_program(graph, &program));
     let ran = run(world_size(&program).unwrap(), LocalOptions::default(), |rank| {
         let inputs = seeded_inputs(&program, rank.rank(), 0).unwrap();
         Executor::new(&program, &rank).unwrap().run(&inputs, &mut Reference::new(rank.rank(), 0)).unwrap().outputs
@@ -159,7 +159,7 @@ fn collectives_that_are_waited_for_in_a_list_are_left_alone_and_say_so() {
     assert_eq!(collectives, 3, "{}", print(&after));
     assert!(format!("{reports:?}").contains("WaitedInList { wait: \"w\" }"), "{reports:?}");
     assert!(print(&after).contains("again = wait(s)"), "the wait for the list is not the wait for one");
-    assert!(matches!(prove(&before, &after), Proven::Equal(_)), "{:?}", prove(&before, &after));
+    assert!(matches!(prove(&before, &after), Verdict::Equal(_)), "{:?}", prove(&before, &after));
     let [expected, _] = outputs(&before);
     let [evaluated, ran] = outputs(&after);
     assert_same(&expected, &evaluated);

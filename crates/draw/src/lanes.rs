@@ -38,7 +38,7 @@ pub struct Lanes {
     pub(super) lanes: Vec<Lane>,
     /// In words, what has no lane.
     pub(super) left_out: Option<String>,
-    pub(super) memory: Memory,
+    pub(super) memory: BytesAlive,
 }
 
 /// The collectives of a group.
@@ -75,7 +75,7 @@ pub(super) struct Mark {
 
 /// The bytes alive.
 #[derive(Clone, Debug)]
-pub(super) struct Memory {
+pub(super) struct BytesAlive {
     /// By column, each of as many nodes: the most bytes alive there.
     pub columns: Vec<u64>,
     pub caption: String,
@@ -117,7 +117,7 @@ impl Lanes {
             nodes,
             lanes,
             left_out: without_lane,
-            memory: Memory::of(graph, &live_bytes(graph)),
+            memory: BytesAlive::of(graph, &live_bytes(graph)),
         }
     }
 }
@@ -259,7 +259,7 @@ fn mark(graph: &Graph, buckets: &Buckets, found: &[Surveyed], row: usize, bars: 
 /// The fill of a mark for collectives of several buckets.
 const SEVERAL: &str = "#bbbbbb";
 
-impl Memory {
+impl BytesAlive {
     fn of(graph: &Graph, live: &LiveBytes) -> Self {
         let nodes = live.bytes.len();
         let mut columns = vec![0; nodes.min(WIDTH as usize)];

@@ -1,6 +1,6 @@
 //! Lanes as SVG: a picture that needs no fonts or anything else from outside.
 
-use super::lanes::{Lane, Lanes, Mark, Memory, WIDTH};
+use super::lanes::{BytesAlive, Lane, Lanes, Mark, WIDTH};
 use super::svg::{MARGIN, escaped, head};
 use super::text::cut;
 use std::fmt::Write;
@@ -122,7 +122,7 @@ fn draw_mark(out: &mut String, mark: &Mark, [start, end, next]: [u64; 3], y: i64
 }
 
 /// The bytes alive, with a caption above; returns where what comes next begins.
-fn memory(out: &mut String, memory: &Memory, y: i64) -> i64 {
+fn memory(out: &mut String, memory: &BytesAlive, y: i64) -> i64 {
     let _ = writeln!(out, "<text x=\"{}\" y=\"{}\">{}</text>", MARGIN + LABEL, y + 10, escaped(&memory.caption));
     let (top, bottom) = (y + LINE + 4, y + LINE + 4 + MEMORY);
     let most = memory.columns.iter().copied().max().unwrap_or(0).max(1);

@@ -1,6 +1,7 @@
 //! One call on one rank: its arguments as values, and how its results are made.
 
-use super::memory::{Fault, Memory};
+use super::EvalOptions;
+use super::memory::{NodeError, RankMemory};
 use super::symbols::Symbols;
 use super::tensor::{MAX_STRIDE, Tensor, dense_strides, is_injective};
 use super::value::{Scalar, Value};
@@ -9,14 +10,14 @@ use bucketeer::ir::{Arg, Args, DType, Graph, NodeId, TensorType};
 use std::sync::Arc;
 
 /// What an operator family makes of a call: nothing, if the operator is none of its own.
-pub type Done = Result<Option<Value>, Fault>;
+pub type Done = Result<Option<Value>, NodeError>;
 
 /// One rank's memory and values.
 pub struct Rank {
     /// Its number among all ranks.
     pub global: u32,
     /// Its storages.
-    pub memory: Memory,
+    pub memory: RankMemory,
     /// Values by arena index.
     pub values: Vec<Option<Value>>,
     /// How many random draws there were.
@@ -25,8 +26,6 @@ pub struct Rank {
     pub fences: u64,
     /// How many calls made numbers of operators whose meaning is not known.
     pub unknown: u64,
-    /// Integers out of the mixing function are below this.
-    pub integers: u64,
 }
 
 /// A call being evaluated.
@@ -43,6 +42,8 @@ pub struct Call<'a> {
     pub rank: &'a mut Rank,
     /// Values of symbols.
     pub symbols: &'a Symbols,
+    /// What the graph is run with.
+    pub options: &'a EvalOptions,
 }
 
 /// How a new tensor lies in memory.
@@ -57,8 +58,14 @@ pub enum Layout<'a> {
 impl<'a> Call<'a> {
     /// The call that a node makes on a rank.
     #[must_use]
-    pub fn new(graph: &'a Graph, id: NodeId, rank: &'a mut Rank, symbols: &'a Symbols) -> Self {
-        Self { graph, id, args: graph.args_of(id), operator: graph.operator_of(id), rank, symbols }
+    pub fn new(
+        graph: &'a Graph,
+        id: NodeId,
+        rank: &'a mut Rank,
+        symbols: &'a Symbols,
+        options: &'a EvalOptions,
+    ) -> Self {
+        Self { graph, id, args: graph.args_of(id), operator: graph.operator_of(id), rank, symbols, options }
     }
 
     /// Whether the native text calls it so, where some operators take other arguments.
@@ -85,26 +92,26 @@ impl<'a> Call<'a> {
     ///
     /// # Errors
     /// When it has none yet.
-    pub fn value_of(&self, id: NodeId) -> Result<&Value, Fault> {
+    pub fn value_of(&self, id: NodeId) -> Result<&Value, NodeError> {
         self.rank.values[id.index()]
             .as_ref()
-            .ok_or_else(|| Fault::misfit(format!("`{}` has no value here", self.graph.name_of(id))))
+            .ok_or_else(|| NodeError::misfit(format!("`{}` has no value here", self.graph.name_of(id))))
     }
 
     /// The value of an argument; lists become tuples.
     ///
     /// # Errors
     /// When it is not a value.
-    pub fn value(&self, arg: &Arg) -> Result<Value, Fault> {
+    pub fn value(&self, arg: &Arg) -> Result<Value, NodeError> {
         match arg {
             Arg::Operand(index) => {
-                let id = self.operand(*index).ok_or_else(|| Fault::misfit("an argument names no operand"))?;
+                let id = self.operand(*index).ok_or_else(|| NodeError::misfit("an argument names no operand"))?;
                 self.value_of(id).cloned()
             }
             Arg::List(items) | Arg::Tuple(items) => {
                 items.iter().map(|item| self.value(item)).collect::<Result<_, _>>().map(Value::Tuple)
             }
-            _ => literal(arg).map(Value::Scalar).ok_or_else(|| Fault::misfit("an argument is not a number")),
+            _ => literal(arg).map(Value::Scalar).ok_or_else(|| NodeError::misfit("an argument is not a number")),
         }
     }
 
@@ -112,11 +119,11 @@ impl<'a> Call<'a> {
     ///
     /// # Errors
     /// When it is something else.
-    pub fn tensor_arg(&self, arg: Option<&Arg>) -> Result<Option<Tensor>, Fault> {
+    pub fn tensor_arg(&self, arg: Option<&Arg>) -> Result<Option<Tensor>, NodeError> {
         let Some(arg @ Arg::Operand(index)) = arg else { return Ok(None) };
         match self.value(arg)? {
             Value::Tensor(tensor) => Ok(Some(tensor)),
-            Value::Opaque(_) => Err(self.operand(*index).map_or(Fault::misfit("no operand"), Fault::Unknown)),
+            Value::Opaque(_) => Err(self.operand(*index).map_or(NodeError::misfit("no operand"), NodeError::Unknown)),
             Value::Tuple(_) | Value::Scalar(_) => Ok(None),
         }
     }
@@ -125,7 +132,7 @@ impl<'a> Call<'a> {
     ///
     /// # Errors
     /// When its type is not known.
-    pub fn first(&self) -> Result<Option<Tensor>, Fault> {
+    pub fn first(&self) -> Result<Option<Tensor>, NodeError> {
         self.tensor_arg(self.arg(0, &["self", "input", "a", "x"]))
     }
 
@@ -133,16 +140,16 @@ impl<'a> Call<'a> {
     ///
     /// # Errors
     /// When it is something else.
-    pub fn tensors(&self, arg: Option<&Arg>) -> Result<Vec<Tensor>, Fault> {
+    pub fn tensors(&self, arg: Option<&Arg>) -> Result<Vec<Tensor>, NodeError> {
         let value = arg.map(|arg| self.value(arg)).transpose()?;
         let values = match value {
             Some(Value::Tuple(values)) => values,
             Some(value) => vec![value],
-            None => return Err(Fault::misfit("a list of tensors is missing")),
+            None => return Err(NodeError::misfit("a list of tensors is missing")),
         };
         let tensor = |value| match value {
             Value::Tensor(tensor) => Ok(tensor),
-            _ => Err(Fault::misfit("a list of tensors holds something else")),
+            _ => Err(NodeError::misfit("a list of tensors holds something else")),
         };
         values.into_iter().map(tensor).collect()
     }
@@ -151,12 +158,12 @@ impl<'a> Call<'a> {
     ///
     /// # Errors
     /// When it is something else.
-    pub fn int_arg(&self, arg: Option<&Arg>) -> Result<Option<i64>, Fault> {
+    pub fn int_arg(&self, arg: Option<&Arg>) -> Result<Option<i64>, NodeError> {
         let Some(arg) = arg else { return Ok(None) };
         match self.value(arg)? {
             Value::Scalar(Scalar::Int(value)) => Ok(Some(value)),
             Value::Scalar(Scalar::Bool(value)) => Ok(Some(i64::from(value))),
-            _ => Err(Fault::misfit("expected an integer")),
+            _ => Err(NodeError::misfit("expected an integer")),
         }
     }
 
@@ -164,7 +171,7 @@ impl<'a> Call<'a> {
     ///
     /// # Errors
     /// When it is something else.
-    pub fn int(&self, position: usize, name: &str, default: i64) -> Result<i64, Fault> {
+    pub fn int(&self, position: usize, name: &str, default: i64) -> Result<i64, NodeError> {
         Ok(self.int_arg(self.arg(position, &[name]))?.unwrap_or(default))
     }
 
@@ -172,14 +179,14 @@ impl<'a> Call<'a> {
     ///
     /// # Errors
     /// When they are something else or missing.
-    pub fn ints_arg(&self, arg: Option<&Arg>) -> Result<Vec<i64>, Fault> {
+    pub fn ints_arg(&self, arg: Option<&Arg>) -> Result<Vec<i64>, NodeError> {
         match arg {
             Some(Arg::List(items) | Arg::Tuple(items)) => items
                 .iter()
-                .map(|item| self.int_arg(Some(item))?.ok_or_else(|| Fault::misfit("expected an integer")))
+                .map(|item| self.int_arg(Some(item))?.ok_or_else(|| NodeError::misfit("expected an integer")))
                 .collect(),
             Some(arg) => Ok(self.int_arg(Some(arg))?.into_iter().collect()),
-            None => Err(Fault::misfit("a list of integers is missing")),
+            None => Err(NodeError::misfit("a list of integers is missing")),
         }
     }
 
@@ -187,10 +194,10 @@ impl<'a> Call<'a> {
     ///
     /// # Errors
     /// When they are something else or missing.
-    pub fn sizes_arg(&self, arg: Option<&Arg>) -> Result<Vec<usize>, Fault> {
+    pub fn sizes_arg(&self, arg: Option<&Arg>) -> Result<Vec<usize>, NodeError> {
         let size = |size| {
-            let size: usize = usize::try_from(size).map_err(|_| Fault::misfit(format!("{size} is not a size")))?;
-            if size > MAX_STRIDE { Err(Fault::misfit(format!("{size} is too large"))) } else { Ok(size) }
+            let size: usize = usize::try_from(size).map_err(|_| NodeError::misfit(format!("{size} is not a size")))?;
+            if size > MAX_STRIDE { Err(NodeError::misfit(format!("{size} is too large"))) } else { Ok(size) }
         };
         self.ints_arg(arg)?.into_iter().map(size).collect()
     }
@@ -199,7 +206,7 @@ impl<'a> Call<'a> {
     ///
     /// # Errors
     /// When there is no such dimension.
-    pub fn dim(&self, position: usize, name: &str, default: i64, rank: usize) -> Result<usize, Fault> {
+    pub fn dim(&self, position: usize, name: &str, default: i64, rank: usize) -> Result<usize, NodeError> {
         wrap_dim(self.int(position, name, default)?, rank)
     }
 
@@ -218,9 +225,12 @@ impl<'a> Call<'a> {
         self.graph.type_of(self.id).as_tensor()
     }
 
-    /// The strides that the graph states, if they belong to these sizes.
+    /// The strides that the graph states, if they belong to these sizes and are to be followed.
     #[must_use]
     pub fn stated_strides(&self, sizes: &[usize]) -> Option<Vec<usize>> {
+        if self.options.laid_out.contains(self.graph.name_of(self.id)) {
+            return None;
+        }
         let stated = self.stated()?;
         let strides = self.symbols.sizes(stated.strides.as_deref()?)?;
         let fits = self.symbols.sizes(&stated.shape)? == sizes && is_injective(sizes, &strides);
@@ -275,7 +285,7 @@ impl<'a> Call<'a> {
     ///
     /// # Errors
     /// When some are in flight.
-    pub fn read(&self, tensor: &Tensor) -> Result<Vec<u8>, Fault> {
+    pub fn read(&self, tensor: &Tensor) -> Result<Vec<u8>, NodeError> {
         self.rank.memory.read(tensor)
     }
 }
@@ -284,12 +294,12 @@ impl<'a> Call<'a> {
 ///
 /// # Errors
 /// When there is no such dimension.
-pub fn wrap_dim(dim: i64, rank: usize) -> Result<usize, Fault> {
+pub fn wrap_dim(dim: i64, rank: usize) -> Result<usize, NodeError> {
     let count = rank.max(1) as i64;
     let wrapped = if dim < 0 { dim.saturating_add(count) } else { dim };
     match usize::try_from(wrapped) {
         Ok(at) if wrapped < count => Ok(at),
-        _ => Err(Fault::misfit(format!("there is no dimension {dim} of {rank}"))),
+        _ => Err(NodeError::misfit(format!("there is no dimension {dim} of {rank}"))),
     }
 }
 

@@ -2,7 +2,9 @@
 
 use super::output::{Output, OutputTensor, RankOutputs, Sharer};
 use super::{EvalError, EvalOptions, Side, evaluate};
-use bucketeer::ir::{DType, Graph, Op, Type};
+use bucketeer::ir::{Graph, Op, Type};
+use bucketeer_types::class::{Class, class};
+use bucketeer_types::num::{load_float, load_int};
 use std::fmt;
 
 /// How two graphs compare.
@@ -84,7 +86,7 @@ pub fn compare(before: &Graph, after: &Graph, options: &EvalOptions) -> Result<C
     belong_together(before, after)?;
     let first = compare_once(before, after, options)?;
     let wide = EvalOptions { integers: 1 << 53, ..options.clone() };
-    if !first.is_equal() || !has_integers(before) {
+    if !first.is_equal() || options.raw_inputs || !has_integers(before) {
         return Ok(first);
     }
     // Large integers may be no indices: then small ones have to do.
@@ -154,9 +156,8 @@ fn output_names(graph: &Graph) -> Vec<String> {
 }
 
 fn has_integers(graph: &Graph) -> bool {
-    let wide = |dtype| matches!(dtype, DType::I64 | DType::I32 | DType::U64 | DType::U32);
-    let is_wide = |ty: &Type| ty.as_tensor().is_some_and(|tensor| wide(tensor.dtype));
-    graph.order().iter().any(|&id| graph.node(id).op == Op::Input && is_wide(graph.type_of(id)))
+    let holds = |ty: &Type| ty.as_tensor().is_some_and(|tensor| class(tensor.dtype) == Class::Int);
+    graph.order().iter().any(|&id| graph.node(id).op == Op::Input && holds(graph.type_of(id)))
 }
 
 /// Two graphs belong together when they have the same inputs, by name and type, and as many outputs.
@@ -243,9 +244,9 @@ fn tensor_difference(a: &OutputTensor, b: &OutputTensor) -> Option<(String, Stri
     })?;
     let say = |tensor: &OutputTensor| {
         let bytes = &tensor.bytes[element * width..(element + 1) * width];
-        match bucketeer_types::class::class(tensor.dtype) {
-            bucketeer_types::class::Class::Float => bucketeer_types::num::load_float(tensor.dtype, bytes).to_string(),
-            _ => bucketeer_types::num::load_int(tensor.dtype, bytes).to_string(),
+        match class(tensor.dtype) {
+            Class::Float => load_float(tensor.dtype, bytes).to_string(),
+            _ => load_int(tensor.dtype, bytes).to_string(),
         }
     };
     Some((format!("element {element}"), say(a), say(b)))

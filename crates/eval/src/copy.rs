@@ -3,7 +3,7 @@
 use super::call::{Call, Done, Layout};
 use super::create::one;
 use super::layout::{slice_range, split_sizes};
-use super::memory::Fault;
+use super::memory::NodeError;
 use super::tensor::{Tensor, count, dense_strides, pointwise_strides};
 use super::value::{Scalar, Value};
 use bucketeer::ir::operators::{CastKind, OperatorId, ViewKind};
@@ -12,9 +12,10 @@ use bucketeer_types::class::promote;
 use bucketeer_types::num::convert;
 
 /// Elements converted to a dtype.
-pub fn converted_bytes(bytes: &[u8], from: DType, to: DType) -> Result<Vec<u8>, Fault> {
+pub fn converted_bytes(bytes: &[u8], from: DType, to: DType) -> Result<Vec<u8>, NodeError> {
     let (old, new) = (from.torch_name(), to.torch_name());
-    convert(from, to, bytes).ok_or_else(|| Fault::Undefined(format!("there is no conversion of {old} to {new} here")))
+    convert(from, to, bytes)
+        .ok_or_else(|| NodeError::Undefined(format!("there is no conversion of {old} to {new} here")))
 }
 
 /// Evaluates `cat`.
@@ -26,7 +27,7 @@ pub fn cat(call: &mut Call<'_>) -> Done {
         None => Some(Some(part.dtype)),
     });
     let (Some(Some(dtype)), Some(first)) = (dtype, parts.first().cloned()) else {
-        return Err(Fault::misfit("nothing to concatenate, or dtypes that do not mix"));
+        return Err(NodeError::misfit("nothing to concatenate, or dtypes that do not mix"));
     };
     if parts.iter().any(|part| part.sizes != [0]) {
         parts.retain(|part| part.sizes != [0]);
@@ -38,7 +39,7 @@ pub fn cat(call: &mut Call<'_>) -> Done {
     };
     if sizes.is_empty() || !parts.iter().all(fits) {
         let shapes: Vec<&[usize]> = parts.iter().map(|part| &*part.sizes).collect();
-        return Err(Fault::misfit(format!("{shapes:?} do not concatenate along {dim}")));
+        return Err(NodeError::misfit(format!("{shapes:?} do not concatenate along {dim}")));
     }
     sizes[dim] = parts.iter().map(|part| part.sizes[dim]).sum();
     let bytes = joined(call, &parts, dim, dtype)?;
@@ -46,7 +47,7 @@ pub fn cat(call: &mut Call<'_>) -> Done {
 }
 
 /// Elements of tensors laid side by side along a dimension.
-fn joined(call: &Call<'_>, parts: &[Tensor], dim: usize, dtype: DType) -> Result<Vec<u8>, Fault> {
+fn joined(call: &Call<'_>, parts: &[Tensor], dim: usize, dtype: DType) -> Result<Vec<u8>, NodeError> {
     let read = |part: &Tensor| converted_bytes(&call.read(part)?, part.dtype, dtype);
     let contents: Vec<Vec<u8>> = parts.iter().map(read).collect::<Result<_, _>>()?;
     let rows = parts.first().map_or(0, |part| count(&part.sizes[..dim]));
@@ -63,9 +64,9 @@ fn joined(call: &Call<'_>, parts: &[Tensor], dim: usize, dtype: DType) -> Result
 /// Evaluates `stack`.
 pub fn stack(call: &mut Call<'_>) -> Done {
     let parts = call.tensors(call.arg(0, &["tensors"]))?;
-    let Some(first) = parts.first().cloned() else { return Err(Fault::misfit("nothing to stack")) };
+    let Some(first) = parts.first().cloned() else { return Err(NodeError::misfit("nothing to stack")) };
     if parts.iter().any(|part| part.sizes != first.sizes || part.dtype != first.dtype) {
-        return Err(Fault::misfit("only tensors alike can be stacked"));
+        return Err(NodeError::misfit("only tensors alike can be stacked"));
     }
     let dim = call.dim(1, "dim", 0, first.sizes.len() + 1)?;
     let bytes = joined(call, &parts, dim, first.dtype)?;
@@ -87,9 +88,11 @@ pub fn chunk_cat(call: &mut Call<'_>) -> Done {
 
 /// Each tensor cut in `chunks` rows, padded with zeros, and the rows of all tensors side by side.
 fn chunk_rows(call: &mut Call<'_>, parts: Vec<Tensor>, chunks: usize, flat: bool) -> Done {
-    let Some(dtype) = parts.first().map(|part| part.dtype) else { return Err(Fault::misfit("nothing to concatenate")) };
+    let Some(dtype) = parts.first().map(|part| part.dtype) else {
+        return Err(NodeError::misfit("nothing to concatenate"));
+    };
     if chunks == 0 || parts.iter().any(|part| part.dtype != dtype || part.sizes.is_empty()) {
-        return Err(Fault::misfit("only tensors of one dtype, with a first dimension, can be cut in chunks"));
+        return Err(NodeError::misfit("only tensors of one dtype, with a first dimension, can be cut in chunks"));
     }
     let mut rows: Vec<Vec<u8>> = Vec::new();
     for part in &parts {
@@ -157,18 +160,18 @@ pub fn numbered_dtype(number: i64) -> Option<DType> {
 pub fn pre_bucket_all_gather(call: &mut Call<'_>) -> Done {
     let parts = call.tensors(call.arg(0, &["ag_ins"]))?;
     let group = call.sizes_arg(call.arg(1, &["group_size"]))?.first().copied().unwrap_or(0);
-    let bucket = call.dtype(2).ok_or_else(|| Fault::misfit("no dtype is given"))?;
+    let bucket = call.dtype(2).ok_or_else(|| NodeError::misfit("no dtype is given"))?;
     let numbers = call.ints_arg(call.arg(3, &["out_dtype_ints"]))?;
     let slot = call.sizes_arg(call.arg(4, &["rank"]))?.first().copied().unwrap_or(0);
     if numbers.len() != parts.len() || slot >= group {
-        return Err(Fault::misfit("lists or ranks do not fit"));
+        return Err(NodeError::misfit("lists or ranks do not fit"));
     }
     let mut packed = Vec::new();
     for (part, number) in parts.iter().zip(numbers) {
-        let dtype = numbered_dtype(number).ok_or_else(|| Fault::Undefined(format!("dtype number {number}")))?;
+        let dtype = numbered_dtype(number).ok_or_else(|| NodeError::Undefined(format!("dtype number {number}")))?;
         packed.extend(converted_bytes(&call.read(part)?, part.dtype, dtype)?);
         if packed.len() % bucket.bytes() as usize != 0 {
-            return Err(Fault::misfit("a member does not fill whole elements of the bucket"));
+            return Err(NodeError::misfit("a member does not fill whole elements of the bucket"));
         }
     }
     call.rank.memory.room(bucket, (packed.len() / bucket.bytes() as usize).saturating_mul(group))?;
@@ -182,10 +185,10 @@ pub fn pre_bucket_all_gather(call: &mut Call<'_>) -> Done {
 pub fn foreach_copy(call: &mut Call<'_>) -> Done {
     let (to, from) = (call.tensors(call.arg(0, &["self"]))?, call.tensors(call.arg(1, &["src"]))?);
     if to.len() != from.len() {
-        return Err(Fault::misfit("lists of different lengths"));
+        return Err(NodeError::misfit("lists of different lengths"));
     }
     for (to, from) in to.iter().zip(&from) {
-        let from = from.expand(&to.sizes).map_err(Fault::Misfit)?;
+        let from = from.expand(&to.sizes).map_err(NodeError::Misfit)?;
         let bytes = converted_bytes(&call.read(&from)?, from.dtype, to.dtype)?;
         call.rank.memory.write(to, &bytes)?;
     }
@@ -196,7 +199,7 @@ pub fn foreach_copy(call: &mut Call<'_>) -> Done {
 pub fn split_copy(call: &mut Call<'_>, kind: ViewKind) -> Done {
     let Some(input) = call.first()? else { return Ok(None) };
     if input.sizes.is_empty() {
-        return Err(Fault::misfit("a single element has no dimensions"));
+        return Err(NodeError::misfit("a single element has no dimensions"));
     }
     let dim = call.dim(2, "dim", 0, input.sizes.len())?;
     let out = call.args.get("out").map(|arg| call.tensors(Some(arg))).transpose()?;
@@ -212,7 +215,9 @@ pub fn split_copy(call: &mut Call<'_>, kind: ViewKind) -> Done {
                 call.rank.memory.write(out, &bytes)?;
                 Some(Value::Tensor(out.clone()))
             }
-            Some(_) => return Err(Fault::misfit(format!("`out` number {nth} is missing or differs from its part"))),
+            Some(_) => {
+                return Err(NodeError::misfit(format!("`out` number {nth} is missing or differs from its part")));
+            }
         };
         parts.extend(made);
     }
@@ -248,7 +253,7 @@ pub fn converted(call: &mut Call<'_>, operator: OperatorId) -> Done {
         // `copy_(x, y)`: y, in x's shape and dtype.
         (Some(from), Some(CastKind::Copy)) => {
             let (sizes, dtype) = (input.sizes.clone(), input.dtype);
-            input = from.expand(&sizes).map_err(Fault::Misfit)?;
+            input = from.expand(&sizes).map_err(NodeError::Misfit)?;
             dtype
         }
         (_, Some(CastKind::Dtype(dtype))) => dtype,
@@ -292,7 +297,7 @@ pub fn fill(call: &mut Call<'_>) -> Done {
         Some(Value::Tensor(from)) if from.elements() == 1 => {
             converted_bytes(&call.read(&from)?, from.dtype, input.dtype)?
         }
-        Some(_) => return Err(Fault::misfit("a tensor is filled with one number")),
+        Some(_) => return Err(NodeError::misfit("a tensor is filled with one number")),
     };
     call.rank.memory.room(input.dtype, input.elements())?;
     call.make(input.dtype, &input.sizes, Layout::Stated(&input.strides), element.repeat(input.elements()))
@@ -311,7 +316,7 @@ pub fn pad(call: &mut Call<'_>, has_mode: bool) -> Done {
         _ => Scalar::Int(0),
     };
     if pads.len() % 2 != 0 || pads.len() / 2 > input.sizes.len() {
-        return Err(Fault::misfit(format!("{pads:?} does not pad {:?}", input.sizes)));
+        return Err(NodeError::misfit(format!("{pads:?} does not pad {:?}", input.sizes)));
     }
     // Negative pads cut; the first pair is for the last dimension.
     let (mut inner, mut sizes, mut starts) = (input.clone(), input.sizes.clone(), vec![0; input.sizes.len()]);
@@ -320,7 +325,7 @@ pub fn pad(call: &mut Call<'_>, has_mode: bool) -> Done {
         let cut = |pad: i64| usize::try_from(pad.min(0).unsigned_abs()).unwrap_or(usize::MAX);
         let grow = |pad: i64| usize::try_from(pad.max(0)).unwrap_or(0);
         let kept = input.sizes[dim].checked_sub(cut(pair[0])).and_then(|size| size.checked_sub(cut(pair[1])));
-        let kept = kept.ok_or_else(|| Fault::misfit("more is cut than there is"))?;
+        let kept = kept.ok_or_else(|| NodeError::misfit("more is cut than there is"))?;
         inner = inner.narrow(dim, cut(pair[0]), kept);
         starts[dim] = grow(pair[0]);
         sizes[dim] = kept.saturating_add(grow(pair[0])).saturating_add(grow(pair[1]));
@@ -353,12 +358,12 @@ pub fn scatter(call: &mut Call<'_>, kind: ViewKind) -> Done {
     } else {
         (bound(3, "start")?, bound(4, "end")?, bound(5, "step")?.unwrap_or(1))
     };
-    let size = whole.sizes.get(dim).copied().ok_or_else(|| Fault::misfit("a single element has no dimensions"))?;
+    let size = whole.sizes.get(dim).copied().ok_or_else(|| NodeError::misfit("a single element has no dimensions"))?;
     let (start, length) = slice_range(start, end, step, size)?;
     let mut window = whole.narrow(dim, start, length);
     window.strides[dim] = window.strides[dim].saturating_mul(step as usize).min(super::tensor::MAX_STRIDE);
     if window.elements() * window.width() != content.len() {
-        return Err(Fault::misfit("the source has another size than the part it replaces"));
+        return Err(NodeError::misfit("the source has another size than the part it replaces"));
     }
     call.rank.memory.write(&window, &content)?;
     Ok(made)
@@ -370,7 +375,7 @@ pub fn index_select(call: &mut Call<'_>) -> Done {
         return Ok(None);
     };
     let dim = call.dim(1, "dim", 0, input.sizes.len())?;
-    let size = *input.sizes.get(dim).ok_or_else(|| Fault::misfit("a single element has no dimensions"))?;
+    let size = *input.sizes.get(dim).ok_or_else(|| NodeError::misfit("a single element has no dimensions"))?;
     let width = index.width();
     let picked: Vec<i128> = call
         .read(&index)?
@@ -379,7 +384,7 @@ pub fn index_select(call: &mut Call<'_>) -> Done {
         .collect();
     let part = |place: &i128| match usize::try_from(*place) {
         Ok(place) if place < size => Ok(input.narrow(dim, place, 1)),
-        _ => Err(Fault::misfit(format!("there is no index {place} of {size}"))),
+        _ => Err(NodeError::misfit(format!("there is no index {place} of {size}"))),
     };
     let parts: Vec<Tensor> = picked.iter().map(part).collect::<Result<_, _>>()?;
     let mut sizes = input.sizes.clone();

@@ -1,7 +1,7 @@
 //! Operators that make a tensor from nothing but numbers.
 
 use super::call::{Call, Done, Layout};
-use super::memory::{Fault, POISON};
+use super::memory::{NodeError, POISON};
 use super::tensor::{Tensor, count, is_injective};
 use super::value::{Scalar, Value};
 use bucketeer::ir::DType;
@@ -22,7 +22,7 @@ pub fn create(call: &mut Call<'_>, kind: CreateKind, model: Model) -> Done {
         CreateKind::Full => match call.arg(fill_at, &["fill_value"]).map(|arg| call.value(arg)).transpose()? {
             Some(Value::Scalar(number)) => Fill::Number(number),
             Some(_) => return Ok(None),
-            None => return Err(Fault::misfit("there is no value to fill with")),
+            None => return Err(NodeError::misfit("there is no value to fill with")),
         },
         CreateKind::Zeros => Fill::Number(Scalar::Int(0)),
         CreateKind::Ones => Fill::Number(Scalar::Int(1)),
@@ -50,13 +50,13 @@ fn sized(call: &mut Call<'_>, kind: CreateKind, dtype: DType, at: usize, fill: F
         // `x = zeros f32[8]`.
         None => {
             let stated = call.stated().and_then(|ty| call.symbols.sizes(&ty.shape));
-            stated.ok_or_else(|| Fault::misfit("no sizes are given"))?
+            stated.ok_or_else(|| NodeError::misfit("no sizes are given"))?
         }
     };
     if kind == CreateKind::EmptyStrided {
         let strides = call.sizes_arg(call.arg(at + 1, &["stride"]))?;
         if strides.len() != sizes.len() || !is_injective(&sizes, &strides) {
-            return Err(Fault::misfit(format!("{strides:?} are not strides of {sizes:?}")));
+            return Err(NodeError::misfit(format!("{strides:?} are not strides of {sizes:?}")));
         }
         call.rank.memory.room(dtype, count(&sizes))?;
         let bytes = elements(dtype, count(&sizes), fill);
@@ -131,7 +131,7 @@ pub fn arange(call: &mut Call<'_>) -> Done {
     let dtype = if asked { dtype } else { natural };
     let length = ((end.float() - start.float()) / step.float()).ceil();
     if !length.is_finite() || length < 0.0 {
-        return Err(Fault::misfit("such a range does not end"));
+        return Err(NodeError::misfit("such a range does not end"));
     }
     call.rank.memory.room(dtype, length as usize)?;
     let mut bytes = Vec::new();

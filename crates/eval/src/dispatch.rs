@@ -1,7 +1,7 @@
 //! From an operator to what it makes: the families, and what in-place and `out` forms add to them.
 
 use super::call::{Call, Done, Layout};
-use super::memory::Fault;
+use super::memory::NodeError;
 use super::mix::Mixer;
 use super::tensor::{Tensor, count, dense_strides};
 use super::value::Value;
@@ -28,7 +28,7 @@ pub fn known(call: &mut Call<'_>) -> Done {
         Some(Value::Tensor(value))
             if value.storage == target.storage && function != OperatorId::View(ViewKind::Same) =>
         {
-            Err(Fault::Undefined("changing a tensor's sizes in place is not defined here".to_owned()))
+            Err(NodeError::Undefined("changing a tensor's sizes in place is not defined here".to_owned()))
         }
         Some(Value::Tensor(value)) => {
             let written = write_into(call, &target, &value).map(Some);
@@ -94,23 +94,23 @@ fn family(call: &mut Call<'_>, operator: OperatorId) -> Done {
     }
 }
 
-fn write_into(call: &mut Call<'_>, to: &Tensor, from: &Tensor) -> Result<Value, Fault> {
+fn write_into(call: &mut Call<'_>, to: &Tensor, from: &Tensor) -> Result<Value, NodeError> {
     if from.storage == to.storage {
         return Ok(Value::Tensor(to.clone()));
     }
     if from.sizes != to.sizes {
-        return Err(Fault::misfit(format!("{:?} does not fit in place of {:?}", from.sizes, to.sizes)));
+        return Err(NodeError::misfit(format!("{:?} does not fit in place of {:?}", from.sizes, to.sizes)));
     }
     let bytes = copy::converted_bytes(&call.read(from)?, from.dtype, to.dtype)?;
     call.rank.memory.write(to, &bytes)?;
     Ok(Value::Tensor(to.clone()))
 }
 
-fn into_out(call: &mut Call<'_>, out: &Arg, value: Value) -> Result<Value, Fault> {
+fn into_out(call: &mut Call<'_>, out: &Arg, value: Value) -> Result<Value, NodeError> {
     let targets = call.tensors(Some(out))?;
     match (value, targets.as_slice()) {
         (Value::Tensor(value), [to]) => write_into(call, to, &value),
-        _ => Err(Fault::misfit("`out` does not fit the results")),
+        _ => Err(NodeError::misfit("`out` does not fit the results")),
     }
 }
 
@@ -129,11 +129,11 @@ fn element_of_unknown(call: &mut Call<'_>) -> Done {
         return Ok(None);
     };
     let (Some(index), Some(ty)) = (call.int_arg(call.arg(1, &["index"]))?, call.stated()) else { return Ok(None) };
-    let undefined = || Fault::Undefined(format!("the sizes of {ty} have no value"));
+    let undefined = || NodeError::Undefined(format!("the sizes of {ty} have no value"));
     let sizes = call.symbols.sizes(&ty.shape).ok_or_else(undefined)?;
     call.rank.memory.room(ty.dtype, count(&sizes))?;
     call.rank.unknown += 1;
     let bytes =
-        Mixer::resume(Mixer::resume(state).at(index as u64)).elements(ty.dtype, count(&sizes), call.rank.integers);
+        Mixer::resume(Mixer::resume(state).at(index as u64)).elements(ty.dtype, count(&sizes), call.options.integers);
     call.make(ty.dtype, &sizes, Layout::Stated(&dense_strides(&sizes)), bytes)
 }

@@ -3,7 +3,7 @@
 //! Reductions run in the order of the group's ranks, rounded to the dtype at each step; an average is their sum divided
 //! once. A sum of bools is their or. Nothing is reduced in floats of one byte.
 
-use super::memory::Fault;
+use super::memory::NodeError;
 use super::tensor::{Tensor, count};
 use bucketeer::ir::{CollectiveKind, DType, ReduceOp};
 use bucketeer_types::class::{Class, class, is_fp8};
@@ -38,14 +38,14 @@ pub type Received = (Vec<usize>, Vec<u8>);
 
 impl Sent<'_> {
     /// Whether all ranks send tensors alike, as all kinds but all-to-all want.
-    fn alike(&self) -> Result<(), Fault> {
+    fn alike(&self) -> Result<(), NodeError> {
         let first = &self.tensors[0];
         match self.tensors.iter().position(|tensor| (tensor.dtype, &tensor.sizes) != (first.dtype, &first.sizes)) {
             None => Ok(()),
             Some(rank) => {
                 let say = |tensor: &Tensor| format!("{} {:?}", tensor.dtype.short_name(), tensor.sizes);
                 let (a, b) = (say(first), say(&self.tensors[rank]));
-                Err(Fault::misfit(format!("group rank 0 sends {a}, group rank {rank} {b}")))
+                Err(NodeError::misfit(format!("group rank 0 sends {a}, group rank {rank} {b}")))
             }
         }
     }
@@ -54,14 +54,14 @@ impl Sent<'_> {
     ///
     /// # Errors
     /// When sizes do not fit, or the reduction is not defined.
-    pub fn receive(&self, kind: CollectiveKind, place: usize) -> Result<Received, Fault> {
+    pub fn receive(&self, kind: CollectiveKind, place: usize) -> Result<Received, NodeError> {
         if kind != CollectiveKind::AllToAll {
             self.alike()?;
         }
         let own = &self.tensors[place];
         let root = |root: u32| match (root as usize) < self.tensors.len() {
             true => Ok(root as usize),
-            false => Err(Fault::misfit(format!("there is no root {root} among {} ranks", self.tensors.len()))),
+            false => Err(NodeError::misfit(format!("there is no root {root} among {} ranks", self.tensors.len()))),
         };
         match kind {
             CollectiveKind::AllGather { dim } => self.gather(dim as usize),
@@ -79,21 +79,21 @@ impl Sent<'_> {
                 let bytes = match from.map(|from| self.bytes.get(from)) {
                     None => vec![0; self.bytes[place].len()],
                     Some(Some(bytes)) => bytes.clone(),
-                    Some(None) => return Err(Fault::misfit("a pair names a rank that is not in the group")),
+                    Some(None) => return Err(NodeError::misfit("a pair names a rank that is not in the group")),
                 };
                 Ok((own.sizes.clone(), bytes))
             }
         }
     }
 
-    fn gather(&self, dim: usize) -> Result<Received, Fault> {
+    fn gather(&self, dim: usize) -> Result<Received, NodeError> {
         let mut sizes = self.tensors[0].sizes.clone();
         if sizes.is_empty() {
             // Single elements are gathered to one a rank.
             sizes.push(1);
         }
         if dim >= sizes.len() {
-            return Err(Fault::misfit(format!("there is no dimension {dim}")));
+            return Err(NodeError::misfit(format!("there is no dimension {dim}")));
         }
         let rows = count(&sizes[..dim]);
         sizes[dim] = sizes[dim].saturating_mul(self.tensors.len());
@@ -107,13 +107,15 @@ impl Sent<'_> {
         Ok((sizes, out))
     }
 
-    fn scatter(&self, op: ReduceOp, dim: usize, place: usize) -> Result<Received, Fault> {
+    fn scatter(&self, op: ReduceOp, dim: usize, place: usize) -> Result<Received, NodeError> {
         let ranks = self.tensors.len();
         let mut sizes = self.tensors[0].sizes.clone();
         match sizes.get_mut(dim) {
             Some(size) if size.is_multiple_of(ranks) => *size /= ranks,
             size => {
-                return Err(Fault::misfit(format!("size {size:?} of dimension {dim} is not divided by {ranks} ranks")));
+                return Err(NodeError::misfit(format!(
+                    "size {size:?} of dimension {dim} is not divided by {ranks} ranks"
+                )));
             }
         }
         let whole = self.reduced(op)?;
@@ -128,7 +130,7 @@ impl Sent<'_> {
     }
 
     /// All ranks' elements reduced to one tensor's, the same for each rank.
-    fn reduced(&self, op: ReduceOp) -> Result<&[u8], Fault> {
+    fn reduced(&self, op: ReduceOp) -> Result<&[u8], NodeError> {
         match self.reduced.get() {
             Some(whole) => Ok(whole),
             None => {
@@ -138,7 +140,7 @@ impl Sent<'_> {
         }
     }
 
-    fn reduce(&self, op: ReduceOp) -> Result<Vec<u8>, Fault> {
+    fn reduce(&self, op: ReduceOp) -> Result<Vec<u8>, NodeError> {
         let dtype = self.tensors[0].dtype;
         check_reduction(op, dtype)?;
         let width = dtype.bytes() as usize;
@@ -153,20 +155,20 @@ impl Sent<'_> {
         Ok(if op == ReduceOp::Avg { divided(dtype, &total, self.bytes.len()) } else { total })
     }
 
-    fn all_to_all(&self, place: usize) -> Result<Received, Fault> {
+    fn all_to_all(&self, place: usize) -> Result<Received, NodeError> {
         let own = &self.tensors[place];
         let (mut sizes, mut out) = (own.sizes.clone(), Vec::new());
         for (from, bytes) in self.bytes.iter().enumerate() {
             let sent = &self.splits[from].input;
             let (Some(&rows), Some(&expected)) = (sent.get(place), self.splits[place].output.get(from)) else {
-                return Err(Fault::misfit("the lists of sizes are not as long as the group"));
+                return Err(NodeError::misfit("the lists of sizes are not as long as the group"));
             };
             if rows != expected
                 || self.tensors[from].sizes[1..] != own.sizes[1..]
                 || self.tensors[from].dtype != own.dtype
             {
                 let text = format!("group rank {from} sends {rows} rows to group rank {place}, which wants {expected}");
-                return Err(Fault::misfit(text));
+                return Err(NodeError::misfit(text));
             }
             let row = count(&own.sizes[1..]) * own.width();
             let start = sent[..place].iter().sum::<usize>() * row;
@@ -177,13 +179,15 @@ impl Sent<'_> {
     }
 }
 
-fn check_reduction(op: ReduceOp, dtype: DType) -> Result<(), Fault> {
+fn check_reduction(op: ReduceOp, dtype: DType) -> Result<(), NodeError> {
     let bits = matches!(op, ReduceOp::BitAnd | ReduceOp::BitOr | ReduceOp::BitXor);
     let name = dtype.torch_name();
     match class(dtype) {
-        _ if is_fp8(dtype) => Err(Fault::Undefined(format!("{name} is not reduced by any backend; convert it first"))),
-        Class::Opaque => Err(Fault::Undefined(format!("{op} of {name} is not defined here"))),
-        Class::Float if bits => Err(Fault::misfit(format!("{op} of {name}"))),
+        _ if is_fp8(dtype) => {
+            Err(NodeError::Undefined(format!("{name} is not reduced by any backend; convert it first")))
+        }
+        Class::Opaque => Err(NodeError::Undefined(format!("{op} of {name} is not defined here"))),
+        Class::Float if bits => Err(NodeError::misfit(format!("{op} of {name}"))),
         _ => Ok(()),
     }
 }

@@ -1,7 +1,7 @@
 //! Operators that see memory anew: views. Where PyTorch would copy instead (`reshape`), so do these.
 
 use super::call::{Call, Done, Layout, wrap_dim};
-use super::memory::Fault;
+use super::memory::NodeError;
 use super::tensor::{MAX_ELEMENTS, MAX_STRIDE, Tensor, count, span};
 use super::value::{Scalar, Value};
 use bucketeer::ir::Arg;
@@ -21,11 +21,11 @@ pub fn layout(call: &mut Call<'_>, kind: ViewKind) -> Done {
         ViewKind::View
             if call.operator.overload() == "dtype" || matches!(call.arg(1, &["dtype"]), Some(Arg::DType(_))) =>
         {
-            let dtype = call.dtype(1).ok_or_else(|| Fault::misfit("no dtype is given"))?;
-            tensor(input.bit_cast(dtype).map_err(Fault::Misfit)?)
+            let dtype = call.dtype(1).ok_or_else(|| NodeError::misfit("no dtype is given"))?;
+            tensor(input.bit_cast(dtype).map_err(NodeError::Misfit)?)
         }
         ViewKind::Bits => match call.dtype(1) {
-            Some(dtype) => tensor(input.bit_cast(dtype).map_err(Fault::Misfit)?),
+            Some(dtype) => tensor(input.bit_cast(dtype).map_err(NodeError::Misfit)?),
             None => Ok(None),
         },
         ViewKind::View | ViewKind::Reshape => {
@@ -59,7 +59,8 @@ fn element(call: &Call<'_>) -> Done {
     match call.value(from)? {
         Value::Tuple(values) => {
             let found = wrap_dim(index, values.len()).ok().and_then(|at| values.into_iter().nth(at));
-            found.map_or_else(|| Err(Fault::misfit(format!("there is no element {index}"))), |value| Ok(Some(value)))
+            found
+                .map_or_else(|| Err(NodeError::misfit(format!("there is no element {index}"))), |value| Ok(Some(value)))
         }
         Value::Tensor(input) if !input.sizes.is_empty() => select(&input, 0, index),
         _ => Ok(None),
@@ -67,7 +68,7 @@ fn element(call: &Call<'_>) -> Done {
 }
 
 /// Sizes with at most one -1, which takes what is left.
-fn target_sizes(call: &Call<'_>, elements: usize) -> Result<Vec<usize>, Fault> {
+fn target_sizes(call: &Call<'_>, elements: usize) -> Result<Vec<usize>, NodeError> {
     let asked = match call.arg(1, &["size", "shape", "other"]) {
         Some(arg @ Arg::Operand(_)) if call.tensor_arg(Some(arg))?.is_some() => {
             return Ok(call.tensor_arg(Some(arg))?.map(|like| like.sizes).unwrap_or_default());
@@ -79,7 +80,7 @@ fn target_sizes(call: &Call<'_>, elements: usize) -> Result<Vec<usize>, Fault> {
         }
         arg => call.ints_arg(arg)?,
     };
-    let fault = || Fault::misfit(format!("{elements} elements do not make {asked:?}"));
+    let fault = || NodeError::misfit(format!("{elements} elements do not make {asked:?}"));
     let known = asked.iter().filter(|size| **size != -1).try_fold(1i64, |product, &size| product.checked_mul(size));
     let known = known.and_then(|known| usize::try_from(known).ok()).ok_or_else(fault)?;
     let holes = asked.iter().filter(|size| **size == -1).count();
@@ -105,7 +106,7 @@ fn reshape_to(call: &mut Call<'_>, input: &Tensor, sizes: &[usize], kind: ViewKi
         }
         None => {
             let (from, strides) = (&input.sizes, &input.strides);
-            Err(Fault::misfit(format!(
+            Err(NodeError::misfit(format!(
                 "{from:?} with strides {strides:?} cannot be viewed as {sizes:?} without a copy"
             )))
         }
@@ -117,7 +118,7 @@ fn flatten(call: &mut Call<'_>, input: Tensor) -> Done {
     let (start, end) = (call.dim(1, "start_dim", 0, rank)?, call.dim(2, "end_dim", -1, rank)?);
     let sizes = match rank {
         0 => vec![1],
-        _ if start > end => return Err(Fault::misfit("flatten ends before it starts")),
+        _ if start > end => return Err(NodeError::misfit("flatten ends before it starts")),
         _ => [&input.sizes[..start], &[count(&input.sizes[start..=end])], &input.sizes[end + 1..]].concat(),
     };
     reshape_to(call, &input, &sizes, ViewKind::Flatten)
@@ -130,7 +131,7 @@ fn permute(call: &Call<'_>, input: &Tensor) -> Done {
     let mut seen = vec![false; rank];
     dims.iter().for_each(|&dim| seen.get_mut(dim).into_iter().for_each(|seen| *seen = true));
     if dims.len() != rank || seen.contains(&false) {
-        return Err(Fault::misfit(format!("{dims:?} is no order of {rank} dimensions")));
+        return Err(NodeError::misfit(format!("{dims:?} is no order of {rank} dimensions")));
     }
     let pick = |list: &[usize]| dims.iter().map(|&dim| list[dim]).collect();
     tensor(Tensor { sizes: pick(&input.sizes), strides: pick(&input.strides), ..input.clone() })
@@ -153,17 +154,17 @@ fn transpose(call: &Call<'_>, mut input: Tensor) -> Done {
 fn expand(call: &Call<'_>, input: &Tensor) -> Done {
     let arg = call.arg(1, &["size", "other", "shape"]);
     if let Some(like) = call.tensor_arg(arg)? {
-        return tensor(input.expand(&like.sizes).map_err(Fault::Misfit)?);
+        return tensor(input.expand(&like.sizes).map_err(NodeError::Misfit)?);
     }
     let asked = call.ints_arg(arg)?;
     let new = asked.len().saturating_sub(input.sizes.len());
     let size = |(at, &size): (usize, &i64)| match usize::try_from(size) {
         Ok(size) => Ok(size),
         Err(_) if size == -1 && at >= new => Ok(input.sizes[at - new]),
-        Err(_) => Err(Fault::misfit(format!("{size} is not a size"))),
+        Err(_) => Err(NodeError::misfit(format!("{size} is not a size"))),
     };
     let sizes: Vec<usize> = asked.iter().enumerate().map(size).collect::<Result<_, _>>()?;
-    tensor(input.expand(&sizes).map_err(Fault::Misfit)?)
+    tensor(input.expand(&sizes).map_err(NodeError::Misfit)?)
 }
 
 fn broadcast_in_dim(call: &Call<'_>, input: &Tensor) -> Done {
@@ -172,24 +173,24 @@ fn broadcast_in_dim(call: &Call<'_>, input: &Tensor) -> Done {
     let mut strides = vec![0; sizes.len()];
     for (at, &dim) in dims.iter().enumerate() {
         let (Some(&old), Some(&new)) = (input.sizes.get(at), sizes.get(dim)) else {
-            return Err(Fault::misfit("there is no such dimension"));
+            return Err(NodeError::misfit("there is no such dimension"));
         };
         match old {
             _ if old == new => strides[dim] = input.strides[at],
             1 => {}
-            _ => return Err(Fault::misfit(format!("size {old} does not become {new}"))),
+            _ => return Err(NodeError::misfit(format!("size {old} does not become {new}"))),
         }
     }
     if count(&sizes) > MAX_ELEMENTS {
-        return Err(Fault::misfit(format!("{sizes:?} are too many elements")));
+        return Err(NodeError::misfit(format!("{sizes:?} are too many elements")));
     }
     tensor(Tensor { sizes, strides, ..input.clone() })
 }
 
 /// Where Python's `start:end` begins and how many steps it has.
-pub fn slice_range(start: Option<i64>, end: Option<i64>, step: i64, size: usize) -> Result<(usize, usize), Fault> {
+pub fn slice_range(start: Option<i64>, end: Option<i64>, step: i64, size: usize) -> Result<(usize, usize), NodeError> {
     if step < 1 {
-        return Err(Fault::misfit("slices step forward"));
+        return Err(NodeError::misfit("slices step forward"));
     }
     let size = size as i64;
     let bound = |at: i64| (if at < 0 { at.saturating_add(size) } else { at }).clamp(0, size);
@@ -202,7 +203,7 @@ fn select(input: &Tensor, dim: usize, index: i64) -> Done {
     let size = input.sizes.get(dim).copied().unwrap_or(0);
     let index = if index < 0 { index.saturating_add(size as i64) } else { index };
     let Some(index) = usize::try_from(index).ok().filter(|index| *index < size) else {
-        return Err(Fault::misfit(format!("there is no index {index} of {size}")));
+        return Err(NodeError::misfit(format!("there is no index {index} of {size}")));
     };
     let mut part = input.narrow(dim, index, 1);
     part.sizes.remove(dim);
@@ -213,7 +214,7 @@ fn select(input: &Tensor, dim: usize, index: i64) -> Done {
 fn cut(call: &Call<'_>, input: &Tensor, kind: ViewKind) -> Done {
     let rank = input.sizes.len();
     if rank == 0 {
-        return Err(Fault::misfit("a single element has no dimensions"));
+        return Err(NodeError::misfit("a single element has no dimensions"));
     }
     // The native text writes `slice(x, start, end, dim=d)`, ATen `slice(x, d, start, end)`.
     let shift = usize::from(!call.is_native() || kind != ViewKind::Slice);
@@ -231,7 +232,7 @@ fn cut(call: &Call<'_>, input: &Tensor, kind: ViewKind) -> Done {
                 (Ok(start), Ok(length)) if start.saturating_add(length) <= input.sizes[dim] => {
                     tensor(input.narrow(dim, start, length))
                 }
-                _ => Err(Fault::misfit(format!("{length} from {start} is outside of size {}", input.sizes[dim]))),
+                _ => Err(NodeError::misfit(format!("{length} from {start} is outside of size {}", input.sizes[dim]))),
             }
         }
         _ => {
@@ -270,7 +271,7 @@ fn unsqueeze(call: &Call<'_>, mut input: Tensor) -> Done {
 }
 
 /// The sizes of the parts that a split makes along a dimension of `total`.
-pub fn split_sizes(call: &Call<'_>, total: usize, kind: ViewKind) -> Result<Vec<usize>, Fault> {
+pub fn split_sizes(call: &Call<'_>, total: usize, kind: ViewKind) -> Result<Vec<usize>, NodeError> {
     let arg = call.arg(1, &["split_size", "split_sizes", "chunks", "sections"]);
     let listed = matches!(arg, Some(Arg::List(_) | Arg::Tuple(_)));
     let sizes = call.sizes_arg(arg)?;
@@ -279,13 +280,13 @@ pub fn split_sizes(call: &Call<'_>, total: usize, kind: ViewKind) -> Result<Vec<
         return if sum == total {
             Ok(sizes)
         } else {
-            Err(Fault::misfit(format!("{sizes:?} do not add up to {total}")))
+            Err(NodeError::misfit(format!("{sizes:?} do not add up to {total}")))
         };
     }
     let number = sizes.first().copied().unwrap_or(1);
     let part = if kind == ViewKind::Chunk { total.div_ceil(number.max(1)).max(1) } else { number };
     if part == 0 {
-        return if total == 0 { Ok(vec![0]) } else { Err(Fault::misfit("parts of size zero")) };
+        return if total == 0 { Ok(vec![0]) } else { Err(NodeError::misfit("parts of size zero")) };
     }
     Ok((0..total.max(1)).step_by(part).map(|start| part.min(total - start)).collect())
 }
@@ -293,7 +294,7 @@ pub fn split_sizes(call: &Call<'_>, total: usize, kind: ViewKind) -> Result<Vec<
 fn split(call: &Call<'_>, input: &Tensor, kind: ViewKind) -> Done {
     let rank = input.sizes.len();
     if rank == 0 {
-        return Err(Fault::misfit("a single element has no dimensions"));
+        return Err(NodeError::misfit("a single element has no dimensions"));
     }
     if kind == ViewKind::Unbind {
         let dim = call.dim(1, "dim", 0, rank)?;
@@ -313,7 +314,7 @@ fn as_strided(call: &Call<'_>, mut input: Tensor) -> Done {
     input.sizes = call.sizes_arg(call.arg(1, &["size"]))?;
     input.strides = call.sizes_arg(call.arg(2, &["stride"]))?;
     if let Some(offset) = call.int_arg(call.arg(3, &["storage_offset"]))? {
-        input.offset = usize::try_from(offset).map_err(|_| Fault::misfit("the offset is negative"))?;
+        input.offset = usize::try_from(offset).map_err(|_| NodeError::misfit("the offset is negative"))?;
     }
     let room = call.rank.memory.storage_bytes(&input) / input.width();
     let end = span(&input.sizes, &input.strides).and_then(|span| span.checked_add(input.offset));
@@ -322,7 +323,7 @@ fn as_strided(call: &Call<'_>, mut input: Tensor) -> Done {
         || count(&input.sizes) > MAX_ELEMENTS
     {
         let (sizes, strides) = (&input.sizes, &input.strides);
-        return Err(Fault::misfit(format!("{sizes:?} with strides {strides:?} reaches beyond {room} elements")));
+        return Err(NodeError::misfit(format!("{sizes:?} with strides {strides:?} reaches beyond {room} elements")));
     }
     tensor(input)
 }

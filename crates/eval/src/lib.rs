@@ -4,7 +4,8 @@
 //! through one shows in all, as in PyTorch. The layout operators, casts, common arithmetic and the operators that
 //! PyTorch's bucketing adds have PyTorch's meaning; floats are computed in `f64` and rounded once. Any other operator is
 //! a fixed mixing function of its target, arguments and operands' elements, with results of the stated types. Each
-//! result is held against its stated type.
+//! result is held against its stated type. Where a type states strides, what a call makes lies so, but for calls that are
+//! to be laid out as their operators do it ([`EvalOptions::laid_out`]).
 //!
 //! **Ranks.** All ranks of the graph's groups run in lockstep in program order. Every collective a graph can hold is
 //! evaluated; reductions run in the order of the group's ranks, rounded to the dtype at each step, and an average is
@@ -14,7 +15,7 @@
 //! reading or writing it before is an error that names both nodes. A write to what it still sends is a race, which is
 //! reported beside the results.
 //!
-//! **Inputs** depend on seed, name and rank alone. Symbols have the values given, else their hints, else a multiple of
+//! **Inputs** depend on seed, name and rank alone; they are numbers, or any bits where that is asked for. Symbols have the values given, else their hints, else a multiple of
 //! every group's size. Memory that nobody wrote holds NaNs and minus ones.
 //!
 //! **Large graphs** are scaled down before they are run: [`shrink()`].
@@ -50,7 +51,7 @@ pub use value::Scalar;
 
 pub use bucketeer::check::Side;
 use bucketeer::ir::{Graph, VerifyError, VerifyErrors, verify};
-use indexmap::IndexMap;
+use indexmap::{IndexMap, IndexSet};
 
 /// What a graph is run with.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -66,6 +67,11 @@ pub struct EvalOptions {
     pub symbols: IndexMap<String, i64>,
     /// Integers in inputs, and out of operators of unknown meaning, are below this.
     pub integers: u64,
+    /// Inputs hold any bits, NaNs with payloads among them, rather than numbers.
+    pub raw_inputs: bool,
+    /// Calls, by name, whose results lie as their operators lay them, whatever strides their types state. Those are then
+    /// held against it, and a type that states none stands for dense elements. What other calls make lies as stated.
+    pub laid_out: IndexSet<String>,
     /// Most bytes of all tensors of all ranks together.
     pub max_bytes: u64,
 }
@@ -78,6 +84,8 @@ impl Default for EvalOptions {
             seed: 0,
             symbols: IndexMap::new(),
             integers: 4,
+            raw_inputs: false,
+            laid_out: IndexSet::new(),
             max_bytes: 1 << 30,
         }
     }

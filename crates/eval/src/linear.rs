@@ -1,7 +1,7 @@
 //! Products of matrices, and reductions over dimensions. Sums run in index order, in `f64` for floats, rounded once.
 
 use super::call::{Call, Done, Layout, wrap_dim};
-use super::memory::Fault;
+use super::memory::NodeError;
 use super::tensor::{Tensor, broadcast, count, dense_strides};
 use bucketeer::ir::operators::{Operator, ReduceKind};
 use bucketeer::ir::{Args, DType};
@@ -22,7 +22,7 @@ enum Data {
     Int(Vec<i128>),
 }
 
-fn load(call: &Call<'_>, tensor: &Tensor) -> Result<Data, Fault> {
+fn load(call: &Call<'_>, tensor: &Tensor) -> Result<Data, NodeError> {
     let bytes = call.read(tensor)?;
     let elements = bytes.chunks_exact(tensor.width());
     Ok(match class(tensor.dtype) {
@@ -30,7 +30,7 @@ fn load(call: &Call<'_>, tensor: &Tensor) -> Result<Data, Fault> {
         Class::Int | Class::Bool => Data::Int(elements.map(|element| load_int(tensor.dtype, element)).collect()),
         Class::Opaque => {
             let name = tensor.dtype.torch_name();
-            return Err(Fault::Undefined(format!("arithmetic on {name} is not defined here")));
+            return Err(NodeError::Undefined(format!("arithmetic on {name} is not defined here")));
         }
     })
 }
@@ -51,7 +51,7 @@ fn multiply<T: Copy>(a: &[T], b: &[T], (inner, columns): (usize, usize), out: &m
 }
 
 fn product(call: &mut Call<'_>, a: &Tensor, b: &Tensor) -> Done {
-    let fault = || Fault::misfit(format!("{:?} and {:?} do not multiply", a.sizes, b.sizes));
+    let fault = || NodeError::misfit(format!("{:?} and {:?} do not multiply", a.sizes, b.sizes));
     if a.dtype != b.dtype || a.sizes.is_empty() || b.sizes.is_empty() {
         return Err(fault());
     }
@@ -65,8 +65,8 @@ fn product(call: &mut Call<'_>, a: &Tensor, b: &Tensor) -> Done {
     if inner != right.sizes[y] {
         return Err(fault());
     }
-    let left = left.expand(&[&batch[..], &[rows, inner]].concat()).map_err(Fault::Misfit)?;
-    let right = right.expand(&[&batch[..], &[inner, columns]].concat()).map_err(Fault::Misfit)?;
+    let left = left.expand(&[&batch[..], &[rows, inner]].concat()).map_err(NodeError::Misfit)?;
+    let right = right.expand(&[&batch[..], &[inner, columns]].concat()).map_err(NodeError::Misfit)?;
     let mut sizes = batch.clone();
     sizes.extend((!row).then_some(rows));
     sizes.extend((!column).then_some(columns));
@@ -164,8 +164,8 @@ fn runs<T>(values: &[T], run: usize, results: usize) -> impl Iterator<Item = &[T
     (0..results).map(move |at| &values[at * run..(at + 1) * run])
 }
 
-fn empty() -> Fault {
-    Fault::misfit("nothing has no extreme")
+fn empty() -> NodeError {
+    NodeError::misfit("nothing has no extreme")
 }
 
 fn reduced_floats(
@@ -174,7 +174,7 @@ fn reduced_floats(
     values: &[f64],
     run: usize,
     results: usize,
-) -> Result<Vec<u8>, Fault> {
+) -> Result<Vec<u8>, NodeError> {
     let mut bytes = Vec::new();
     for values in runs(values, run, results) {
         let extreme = |larger: bool| {
@@ -200,7 +200,13 @@ fn reduced_floats(
     Ok(bytes)
 }
 
-fn reduced_ints(kind: ReduceKind, dtype: DType, values: &[i128], run: usize, results: usize) -> Result<Vec<u8>, Fault> {
+fn reduced_ints(
+    kind: ReduceKind,
+    dtype: DType,
+    values: &[i128],
+    run: usize,
+    results: usize,
+) -> Result<Vec<u8>, NodeError> {
     let mut bytes = Vec::new();
     for values in runs(values, run, results) {
         let sum = || values.iter().fold(0i128, |sum, value| sum.wrapping_add(*value));
@@ -210,7 +216,7 @@ fn reduced_ints(kind: ReduceKind, dtype: DType, values: &[i128], run: usize, res
                 store_float(dtype, sum() as f64 / run as f64, &mut bytes);
                 continue;
             }
-            ReduceKind::Mean => return Err(Fault::misfit("integers have no mean")),
+            ReduceKind::Mean => return Err(NodeError::misfit("integers have no mean")),
             ReduceKind::Amax | ReduceKind::Max => values.iter().copied().max().ok_or_else(empty)?,
             ReduceKind::Amin | ReduceKind::Min => values.iter().copied().min().ok_or_else(empty)?,
         };

@@ -5,7 +5,7 @@ mod called;
 use super::call::{Call, Rank};
 use super::dispatch::known;
 use super::exchange::{Received, Sent, Splits};
-use super::memory::{Fault, Flight, Memory};
+use super::memory::{Flight, NodeError, RankMemory};
 use super::mix::Mixer;
 use super::step::Counters;
 use super::symbols::Symbols;
@@ -43,12 +43,11 @@ impl<'g> Machine<'g> {
         check_size(graph, options, &symbols, world.ranks.len())?;
         let rank = |&global: &u32| Rank {
             global,
-            memory: Memory::new(options.max_bytes / world.ranks.len().max(1) as u64),
+            memory: RankMemory::new(options.max_bytes / world.ranks.len().max(1) as u64),
             values: vec![None; graph.arena_len()],
             draws: 0,
             fences: 0,
             unknown: 0,
-            integers: options.integers,
         };
         let ranks = world.ranks.iter().map(rank).collect();
         let last_use = last_uses(graph);
@@ -108,7 +107,7 @@ impl<'g> Machine<'g> {
     }
 
     /// The error that a fault at a node is.
-    pub fn error(&self, id: NodeId, rank: Option<usize>, fault: Fault) -> EvalError {
+    pub fn error(&self, id: NodeId, rank: Option<usize>, fault: NodeError) -> EvalError {
         // What is in flight may have been launched by a graph that called this one, or that this one called.
         let known = |id: NodeId| self.graph.order().contains(&id);
         let name =
@@ -116,25 +115,27 @@ impl<'g> Machine<'g> {
         let node = name(id);
         let target = self.graph.target_of(id).to_owned();
         match fault {
-            Fault::ReadsPending(pending) => EvalError::ReadsPending { node, pending: name(pending) },
-            Fault::WritesPending(pending) => EvalError::WritesPending { node, pending: name(pending) },
-            Fault::Unknown(operand) => EvalError::UnknownType { node, operand: name(operand) },
-            Fault::Misfit(reason) => {
+            NodeError::ReadsPending(pending) => EvalError::ReadsPending { node, pending: name(pending) },
+            NodeError::WritesPending(pending) => EvalError::WritesPending { node, pending: name(pending) },
+            NodeError::Unknown(operand) => EvalError::UnknownType { node, operand: name(operand) },
+            NodeError::Misfit(reason) => {
                 let rank = rank.map_or(0, |rank| self.ranks[rank].global);
                 EvalError::Misfit { node, target, rank, reason }
             }
-            Fault::TooLarge(most) => {
+            NodeError::TooLarge(most) => {
                 EvalError::TooLarge { node: Some(node), most: most.saturating_mul(self.ranks.len() as u64) }
             }
-            Fault::Undefined(reason) => EvalError::Undefined { node, target, reason },
+            NodeError::Undefined(reason) => EvalError::Undefined { node, target, reason },
         }
     }
 
     // Values.
 
     fn set(&mut self, id: NodeId, rank: usize, value: Value) -> Result<(), EvalError> {
-        if let Err(Clash { found, stated, only_strides }) = self.fits(self.graph.type_of(id), &value) {
-            let node = self.graph.name_of(id).to_owned();
+        let name = self.graph.name_of(id);
+        let laid_out = self.options.laid_out.contains(name);
+        if let Err(Clash { found, stated, only_strides }) = self.fits(self.graph.type_of(id), &value, laid_out) {
+            let node = name.to_owned();
             return Err(EvalError::Type { node, found, stated, only_strides });
         }
         let rank = &mut self.ranks[rank];
@@ -160,16 +161,15 @@ impl<'g> Machine<'g> {
         }
     }
 
-    /// Whether a value is what its type says.
-    fn fits(&self, ty: &Type, value: &Value) -> Result<(), Clash> {
+    /// Whether a value is what its type says. Of one that is laid out, a type without strides says that it is dense.
+    fn fits(&self, ty: &Type, value: &Value, laid_out: bool) -> Result<(), Clash> {
         match (ty, value) {
-            (Type::Tensor(ty), Value::Tensor(tensor)) => self.tensor_fits(ty, tensor),
+            (Type::Tensor(ty), Value::Tensor(tensor)) => self.tensor_fits(ty, tensor, laid_out),
             (Type::Tuple(types), Value::Tuple(values)) if types.len() == values.len() => {
-                types.iter().zip(values).try_for_each(|(ty, value)| self.fits(ty, value))
+                types.iter().zip(values).try_for_each(|(ty, value)| self.fits(ty, value, laid_out))
             }
-            (Type::SymInt(expr), Value::Scalar(number)) => match self.symbols.evaluate(expr) {
-                // Sizes that come out of data have no value of their own.
-                Some(expected) if expected != number.int() && !expr.to_string().contains('u') => {
+            (Type::SymInt(expr), Value::Scalar(number)) => match self.symbols.expected(expr) {
+                Some(expected) if expected != number.int() => {
                     Err(Clash::of(number.int().to_string(), format!("{ty}, which is {expected}")))
                 }
                 _ => Ok(()),
@@ -181,23 +181,29 @@ impl<'g> Machine<'g> {
         }
     }
 
-    fn tensor_fits(&self, ty: &TensorType, tensor: &Tensor) -> Result<(), Clash> {
+    fn tensor_fits(&self, ty: &TensorType, tensor: &Tensor, laid_out: bool) -> Result<(), Clash> {
         let Some(sizes) = self.symbols.sizes(&ty.shape) else { return Ok(()) };
-        let strides = ty.strides.as_deref().and_then(|strides| self.symbols.sizes(strides));
+        let assumed = laid_out && ty.strides.is_none();
+        let stated = ty.strides.as_deref().and_then(|strides| self.symbols.sizes(strides));
+        let strides = if assumed { Some(dense_strides(&sizes)) } else { stated };
         let lies = strides.is_none_or(|strides| same_layout(&sizes, &strides, &tensor.strides));
         let same = ty.dtype == tensor.dtype && sizes == tensor.sizes;
         if same && lies {
             return Ok(());
         }
-        Err(Clash { only_strides: same, ..Clash::of(describe(&Value::Tensor(tensor.clone())), ty.to_string()) })
+        let stated = if assumed { format!("{ty}, dense") } else { ty.to_string() };
+        Err(Clash { only_strides: same, ..Clash::of(describe(&Value::Tensor(tensor.clone())), stated) })
     }
 
     // Inputs, waits, calls.
 
-    fn input(&mut self, id: NodeId, rank: usize) -> Result<Value, Fault> {
+    fn input(&mut self, id: NodeId, rank: usize) -> Result<Value, NodeError> {
         let mut mixer = Mixer::new(self.seed, self.graph.name_of(id));
         mixer.number(u64::from(self.ranks[rank].global));
         let value = self.from_mixer(mixer, rank, self.graph.type_of(id))?;
+        if self.options.raw_inputs {
+            self.fill_with_bits(mixer, rank, &value)?;
+        }
         if let (true, Value::Tensor(tensor)) = (self.graph.meta_of(id).pending, &value) {
             let memory = &mut self.ranks[rank].memory;
             let bytes = memory.read(tensor)?;
@@ -207,10 +213,21 @@ impl<'g> Machine<'g> {
         Ok(value)
     }
 
-    fn wait(&mut self, id: NodeId, rank: usize) -> Result<Value, Fault> {
+    /// Overwrites tensors with any bits, each with its own.
+    fn fill_with_bits(&mut self, mixer: Mixer, rank: usize, value: &Value) -> Result<(), NodeError> {
+        let mut tensors = Vec::new();
+        value.for_each_tensor(&mut |tensor| tensors.push(tensor.clone()));
+        for (nth, tensor) in (0..).zip(tensors) {
+            let part = Mixer::resume(mixer.at(nth));
+            self.ranks[rank].memory.write(&tensor, &part.bits(tensor.width(), tensor.elements()))?;
+        }
+        Ok(())
+    }
+
+    fn wait(&mut self, id: NodeId, rank: usize) -> Result<Value, NodeError> {
         let mut values = Vec::new();
         for &operand in self.graph.operands(id) {
-            let call = Call::new(self.graph, id, &mut self.ranks[rank], &self.symbols);
+            let call = Call::new(self.graph, id, &mut self.ranks[rank], &self.symbols, self.options);
             let waited = call.value_of(operand)?.clone();
             let memory = &mut self.ranks[rank].memory;
             waited.for_each_tensor(&mut |tensor| memory.land(Some(tensor.storage)));
@@ -219,12 +236,12 @@ impl<'g> Machine<'g> {
         if self.graph.waits_for_list(id) {
             return Ok(Value::Tuple(values));
         }
-        values.into_iter().next().ok_or_else(|| Fault::misfit("there is nothing to wait for"))
+        values.into_iter().next().ok_or_else(|| NodeError::misfit("there is nothing to wait for"))
     }
 
-    fn call(&mut self, id: NodeId, rank: usize) -> Result<Value, Fault> {
+    fn call(&mut self, id: NodeId, rank: usize) -> Result<Value, NodeError> {
         let graph = self.graph;
-        let mut call = Call::new(graph, id, &mut self.ranks[rank], &self.symbols);
+        let mut call = Call::new(graph, id, &mut self.ranks[rank], &self.symbols, self.options);
         if let Some(value) = known(&mut call)? {
             return Ok(value);
         }
@@ -232,7 +249,7 @@ impl<'g> Machine<'g> {
     }
 
     /// An operator of unknown meaning: its results, and what it writes, mix all it takes.
-    fn unknown(&mut self, id: NodeId, rank: usize) -> Result<Value, Fault> {
+    fn unknown(&mut self, id: NodeId, rank: usize) -> Result<Value, NodeError> {
         let graph = self.graph;
         let effects = effects(graph, id);
         let state = &mut self.ranks[rank];
@@ -251,7 +268,7 @@ impl<'g> Machine<'g> {
             mixer.number(u64::from(state.global));
         }
         for &operand in graph.operands(id) {
-            let call = Call::new(graph, id, &mut self.ranks[rank], &self.symbols);
+            let call = Call::new(graph, id, &mut self.ranks[rank], &self.symbols, self.options);
             take_in(&mut mixer, &call.rank.memory, call.value_of(operand)?, effects.shape_only)?;
         }
         let mut written = self.mix_into_operands(id, rank, mixer, &effects.writes)?;
@@ -274,7 +291,7 @@ impl<'g> Machine<'g> {
         rank: usize,
         mixer: Mixer,
         writes: &[u32],
-    ) -> Result<Vec<Value>, Fault> {
+    ) -> Result<Vec<Value>, NodeError> {
         let operands = self.graph.operands(id);
         let rank = &mut self.ranks[rank];
         let mut tensors = Vec::new();
@@ -292,7 +309,7 @@ impl<'g> Machine<'g> {
     }
 
     #[expect(clippy::wrong_self_convention, reason = "a value from a mixer")]
-    fn from_mixer(&mut self, mixer: Mixer, rank: usize, ty: &Type) -> Result<Value, Fault> {
+    fn from_mixer(&mut self, mixer: Mixer, rank: usize, ty: &Type) -> Result<Value, NodeError> {
         Ok(match ty {
             Type::Tensor(ty) => Value::Tensor(self.tensor_from(mixer, rank, ty)?),
             Type::Tuple(types) => {
@@ -301,7 +318,9 @@ impl<'g> Machine<'g> {
             }
             Type::SymInt(expr) => {
                 let value = self.symbols.evaluate(expr);
-                Value::Scalar(Scalar::Int(value.ok_or_else(|| Fault::Undefined(format!("size {expr} has no value")))?))
+                Value::Scalar(Scalar::Int(
+                    value.ok_or_else(|| NodeError::Undefined(format!("size {expr} has no value")))?,
+                ))
             }
             Type::SymOther(text) => {
                 let seed = Mixer::new(self.seed, text).at(0);
@@ -312,8 +331,8 @@ impl<'g> Machine<'g> {
         })
     }
 
-    fn tensor_from(&mut self, mixer: Mixer, rank: usize, ty: &TensorType) -> Result<Tensor, Fault> {
-        let undefined = || Fault::Undefined(format!("the sizes of {ty} have no value"));
+    fn tensor_from(&mut self, mixer: Mixer, rank: usize, ty: &TensorType) -> Result<Tensor, NodeError> {
+        let undefined = || NodeError::Undefined(format!("the sizes of {ty} have no value"));
         let sizes = self.symbols.sizes(&ty.shape).ok_or_else(undefined)?;
         let memory = &mut self.ranks[rank].memory;
         memory.room(ty.dtype, count(&sizes))?;
@@ -366,15 +385,15 @@ impl<'g> Machine<'g> {
         kind: CollectiveKind,
         input: NodeId,
         team: &[usize],
-    ) -> Result<(Vec<Tensor>, Vec<Received>), (Option<usize>, Fault)> {
+    ) -> Result<(Vec<Tensor>, Vec<Received>), (Option<usize>, NodeError)> {
         let (mut tensors, mut bytes, mut splits) = (Vec::new(), Vec::new(), Vec::new());
         for &rank in team {
             let at = |fault| (Some(rank), fault);
-            let call = Call::new(self.graph, id, &mut self.ranks[rank], &self.symbols);
+            let call = Call::new(self.graph, id, &mut self.ranks[rank], &self.symbols, self.options);
             let tensor = match call.value_of(input).map_err(at)? {
                 Value::Tensor(tensor) => tensor.clone(),
-                Value::Opaque(_) => return Err(at(Fault::Unknown(input))),
-                _ => return Err(at(Fault::misfit("collectives send tensors"))),
+                Value::Opaque(_) => return Err(at(NodeError::Unknown(input))),
+                _ => return Err(at(NodeError::misfit("collectives send tensors"))),
             };
             bytes.push(call.read(&tensor).map_err(at)?);
             if kind == CollectiveKind::AllToAll {
@@ -398,13 +417,13 @@ impl<'g> Machine<'g> {
         nth: usize,
         from: Tensor,
         (sizes, bytes): Received,
-    ) -> Result<Tensor, Fault> {
+    ) -> Result<Tensor, NodeError> {
         let to = match collective.variant {
             Variant::InPlace => from.clone(),
             Variant::Functional => {
                 // PyTorch's types of collectives follow the operand's strides; what runs does not. Elements have a
                 // logical order, so either will do.
-                let call = Call::new(self.graph, id, &mut self.ranks[rank], &self.symbols);
+                let call = Call::new(self.graph, id, &mut self.ranks[rank], &self.symbols, self.options);
                 let strides = call.stated_strides(&sizes).unwrap_or_else(|| dense_strides(&sizes));
                 let poison = vec![super::memory::POISON; bytes.len()];
                 let mut to = call.rank.memory.strided(from.dtype, &sizes, &strides, &poison)?;
@@ -412,17 +431,17 @@ impl<'g> Machine<'g> {
                 to
             }
             Variant::Out => {
-                let call = Call::new(self.graph, id, &mut self.ranks[rank], &self.symbols);
+                let call = Call::new(self.graph, id, &mut self.ranks[rank], &self.symbols, self.options);
                 let mut out = call.tensors(call.args.get("out"))?;
                 if nth >= out.len() {
-                    return Err(Fault::misfit("`out` has too few tensors"));
+                    return Err(NodeError::misfit("`out` has too few tensors"));
                 }
                 out.swap_remove(nth)
             }
         };
         if (to.dtype, count(&to.sizes)) != (from.dtype, count(&sizes)) {
             let (stated, found) = (describe(&Value::Tensor(to)), format!("{} {sizes:?}", from.dtype.short_name()));
-            return Err(Fault::misfit(format!("the result is {found}, but goes to {stated}")));
+            return Err(NodeError::misfit(format!("the result is {found}, but goes to {stated}")));
         }
         self.ranks[rank].memory.launch(Flight { node: id, to: to.clone(), bytes, from })?;
         Ok(to)
@@ -546,7 +565,7 @@ fn check_size(graph: &Graph, options: &EvalOptions, symbols: &Symbols, ranks: us
 }
 
 /// Takes a value into a mixer: sizes, and elements unless only sizes count.
-fn take_in(mixer: &mut Mixer, memory: &Memory, value: &Value, shape_only: bool) -> Result<(), Fault> {
+fn take_in(mixer: &mut Mixer, memory: &RankMemory, value: &Value, shape_only: bool) -> Result<(), NodeError> {
     match value {
         Value::Tensor(tensor) => {
             mixer.bytes(tensor.dtype.short_name().as_bytes());
@@ -563,19 +582,19 @@ fn take_in(mixer: &mut Mixer, memory: &Memory, value: &Value, shape_only: bool) 
 }
 
 /// The lists of sizes of an all-to-all, equal parts where there are none.
-fn splits_of(call: &Call<'_>, tensor: &Tensor, ranks: usize) -> Result<Splits, Fault> {
-    let rows = *tensor.sizes.first().ok_or_else(|| Fault::misfit("a single element has no parts"))?;
-    let list = |position: usize, name: &str| -> Result<Vec<usize>, Fault> {
+fn splits_of(call: &Call<'_>, tensor: &Tensor, ranks: usize) -> Result<Splits, NodeError> {
+    let rows = *tensor.sizes.first().ok_or_else(|| NodeError::misfit("a single element has no parts"))?;
+    let list = |position: usize, name: &str| -> Result<Vec<usize>, NodeError> {
         match call.arg(position, &[name]) {
             Some(arg) if !matches!(arg, Arg::List(items) if items.is_empty()) => call.sizes_arg(Some(arg)),
             _ if rows.is_multiple_of(ranks) => Ok(vec![rows / ranks; ranks]),
-            _ => Err(Fault::misfit(format!("{rows} rows are not divided by {ranks} ranks"))),
+            _ => Err(NodeError::misfit(format!("{rows} rows are not divided by {ranks} ranks"))),
         }
     };
     let splits = Splits { output: list(1, "output_split_sizes")?, input: list(2, "input_split_sizes")? };
     let total = |sizes: &[usize]| sizes.iter().fold(0usize, |sum, size| sum.saturating_add(*size));
     if total(&splits.input) != rows || splits.input.len() != ranks || splits.output.len() != ranks {
-        return Err(Fault::misfit(format!("{:?} are not parts of {rows} rows for {ranks} ranks", splits.input)));
+        return Err(NodeError::misfit(format!("{:?} are not parts of {rows} rows for {ranks} ranks", splits.input)));
     }
     call.rank.memory.room(DType::U8, total(&splits.output))?;
     Ok(splits)

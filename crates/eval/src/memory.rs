@@ -8,7 +8,7 @@ pub const POISON: u8 = 0xff;
 
 /// Why a node could not be evaluated; the node's name is added where it is caught.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Fault {
+pub enum NodeError {
     /// Reads what is in flight from this node.
     ReadsPending(NodeId),
     /// Writes what is in flight from this node.
@@ -23,7 +23,7 @@ pub enum Fault {
     Undefined(String),
 }
 
-impl Fault {
+impl NodeError {
     /// A misfit.
     pub fn misfit(reason: impl Into<String>) -> Self {
         Self::Misfit(reason.into())
@@ -51,7 +51,7 @@ pub struct Flight {
 
 /// Storages and flights of one rank.
 #[derive(Default)]
-pub struct Memory {
+pub struct RankMemory {
     storages: Vec<Storage>,
     flights: Vec<Flight>,
     live: u64,
@@ -60,7 +60,7 @@ pub struct Memory {
     pub races: Vec<NodeId>,
 }
 
-impl Memory {
+impl RankMemory {
     /// An empty memory of at most this many bytes.
     #[must_use]
     pub fn new(limit: u64) -> Self {
@@ -71,16 +71,16 @@ impl Memory {
     ///
     /// # Errors
     /// When they would not fit.
-    pub fn room(&self, dtype: DType, elements: usize) -> Result<(), Fault> {
+    pub fn room(&self, dtype: DType, elements: usize) -> Result<(), NodeError> {
         let bytes = (elements as u64).saturating_mul(dtype.bytes());
-        if bytes.saturating_add(self.live) > self.limit { Err(Fault::TooLarge(self.limit)) } else { Ok(()) }
+        if bytes.saturating_add(self.live) > self.limit { Err(NodeError::TooLarge(self.limit)) } else { Ok(()) }
     }
 
     /// A tensor in a storage of its own, dense, holding `bytes`.
     ///
     /// # Errors
     /// When it does not fit.
-    pub fn dense(&mut self, dtype: DType, sizes: &[usize], bytes: Vec<u8>) -> Result<Tensor, Fault> {
+    pub fn dense(&mut self, dtype: DType, sizes: &[usize], bytes: Vec<u8>) -> Result<Tensor, NodeError> {
         self.room(dtype, count(sizes))?;
         debug_assert_eq!(bytes.len() as u64, count(sizes) as u64 * dtype.bytes());
         let strides = dense_strides(sizes);
@@ -91,8 +91,14 @@ impl Memory {
     ///
     /// # Errors
     /// When it does not fit.
-    pub fn strided(&mut self, dtype: DType, sizes: &[usize], strides: &[usize], bytes: &[u8]) -> Result<Tensor, Fault> {
-        let span = span(sizes, strides).ok_or(Fault::TooLarge(self.limit))?;
+    pub fn strided(
+        &mut self,
+        dtype: DType,
+        sizes: &[usize],
+        strides: &[usize],
+        bytes: &[u8],
+    ) -> Result<Tensor, NodeError> {
+        let span = span(sizes, strides).ok_or(NodeError::TooLarge(self.limit))?;
         self.room(dtype, span)?;
         let tensor = self.adopt(dtype, sizes, strides.to_vec(), vec![POISON; span * dtype.bytes() as usize]);
         self.store(&tensor, bytes);
@@ -130,9 +136,9 @@ impl Memory {
     ///
     /// # Errors
     /// When some are in flight.
-    pub fn read(&self, tensor: &Tensor) -> Result<Vec<u8>, Fault> {
+    pub fn read(&self, tensor: &Tensor) -> Result<Vec<u8>, NodeError> {
         if let Some(flight) = self.flights.iter().find(|flight| flight.to.overlaps(tensor)) {
-            return Err(Fault::ReadsPending(flight.node));
+            return Err(NodeError::ReadsPending(flight.node));
         }
         // A small window may be expanded to any size.
         self.room(tensor.dtype, tensor.elements())?;
@@ -175,9 +181,9 @@ impl Memory {
     ///
     /// # Errors
     /// When some are in flight.
-    pub fn write(&mut self, tensor: &Tensor, bytes: &[u8]) -> Result<(), Fault> {
+    pub fn write(&mut self, tensor: &Tensor, bytes: &[u8]) -> Result<(), NodeError> {
         if let Some(flight) = self.flights.iter().find(|flight| flight.to.overlaps(tensor)) {
-            return Err(Fault::WritesPending(flight.node));
+            return Err(NodeError::WritesPending(flight.node));
         }
         let sent = self.flights.iter().filter(|flight| flight.from.overlaps(tensor)).map(|flight| flight.node);
         self.races.extend(sent);
@@ -189,7 +195,7 @@ impl Memory {
     ///
     /// # Errors
     /// When something else is in flight to the same place.
-    pub fn launch(&mut self, flight: Flight) -> Result<(), Fault> {
+    pub fn launch(&mut self, flight: Flight) -> Result<(), NodeError> {
         let poison = vec![POISON; flight.to.elements() * flight.to.width()];
         self.write(&flight.to, &poison)?;
         self.hold(&flight.to);

@@ -53,6 +53,12 @@ impl Mixer {
         z ^ (z >> 31)
     }
 
+    /// Elements of so many bytes that may hold anything.
+    #[must_use]
+    pub fn bits(self, width: usize, count: usize) -> Vec<u8> {
+        (0..count as u64).flat_map(|index| self.at(index).to_le_bytes().repeat(2).into_iter().take(width)).collect()
+    }
+
     /// Elements of a dtype: floats in [-2, 2), integers in `[0, integers)`, so that sums stay finite and indices small.
     #[must_use]
     pub fn elements(self, dtype: DType, count: usize, integers: u64) -> Vec<u8> {

@@ -1,7 +1,7 @@
 //! What a run shows to the outside.
 
 use super::call::Rank;
-use super::memory::Fault;
+use super::memory::NodeError;
 use super::value::{Scalar, Value};
 use bucketeer::ir::{DType, Graph, NodeId, Op};
 use std::fmt;
@@ -85,14 +85,14 @@ impl fmt::Display for Sharer {
 }
 
 /// Gathers what a rank shows, letting all that is in flight arrive.
-pub fn collect(graph: &Graph, results: Option<NodeId>, rank: &mut Rank) -> Result<RankOutputs, Fault> {
+pub fn collect(graph: &Graph, results: Option<NodeId>, rank: &mut Rank) -> Result<RankOutputs, NodeError> {
     let operands = results.map_or(&[][..], |id| graph.operands(id));
     let inputs: Vec<NodeId> = graph.order().iter().copied().filter(|&id| graph.node(id).op == Op::Input).collect();
     let pending = pending_storages(rank, operands.iter().chain(&inputs).copied());
     rank.memory.land(None);
     let outputs = operands.iter().map(|&id| see_node(graph, rank, id, &pending)).collect::<Result<_, _>>()?;
     let see = |&id: &NodeId| Ok((graph.name_of(id).into(), see_node(graph, rank, id, &[])?));
-    let after = inputs.iter().map(see).collect::<Result<_, Fault>>()?;
+    let after = inputs.iter().map(see).collect::<Result<_, NodeError>>()?;
     let mut races: Vec<Box<str>> = rank.memory.races.iter().map(|&id| graph.name_of(id).into()).collect();
     races.sort_unstable();
     races.dedup();
@@ -112,14 +112,14 @@ fn pending_storages(rank: &Rank, ids: impl Iterator<Item = NodeId>) -> Vec<usize
     pending
 }
 
-pub fn see_node(graph: &Graph, rank: &Rank, id: NodeId, pending: &[usize]) -> Result<Output, Fault> {
+pub fn see_node(graph: &Graph, rank: &Rank, id: NodeId, pending: &[usize]) -> Result<Output, NodeError> {
     match &rank.values[id.index()] {
         Some(value) => see(rank, value, pending),
-        None => Err(Fault::misfit(format!("`{}` has no value", graph.name_of(id)))),
+        None => Err(NodeError::misfit(format!("`{}` has no value", graph.name_of(id)))),
     }
 }
 
-fn see(rank: &Rank, value: &Value, pending: &[usize]) -> Result<Output, Fault> {
+fn see(rank: &Rank, value: &Value, pending: &[usize]) -> Result<Output, NodeError> {
     Ok(match value {
         Value::Tensor(tensor) => Output::Tensor(OutputTensor {
             dtype: tensor.dtype,

@@ -2,7 +2,7 @@
 //! rounded once; integers wrap.
 
 use super::call::{Call, Done, Layout};
-use super::memory::Fault;
+use super::memory::NodeError;
 use super::tensor::{Tensor, broadcast, count, pointwise_strides};
 use super::value::{Scalar, Value};
 use bucketeer::ir::operators::{BinaryKind, ClampKind, TernaryKind, UnaryKind};
@@ -94,7 +94,7 @@ fn binary(kind: BinaryKind) -> Rule {
     }
 }
 
-fn operand(call: &Call<'_>, position: usize, names: &[&str]) -> Result<Option<Operand>, Fault> {
+fn operand(call: &Call<'_>, position: usize, names: &[&str]) -> Result<Option<Operand>, NodeError> {
     let Some(arg) = call.arg(position, names) else { return Ok(None) };
     if let Arg::Operand(_) = arg
         && let Some(tensor) = call.tensor_arg(Some(arg))?
@@ -109,7 +109,7 @@ fn operand(call: &Call<'_>, position: usize, names: &[&str]) -> Result<Option<Op
 
 /// PyTorch's `result_type`: tensors with dimensions first, single elements and numbers only where they are of a higher
 /// class.
-fn result_dtype(operands: &[Operand]) -> Result<DType, Fault> {
+fn result_dtype(operands: &[Operand]) -> Result<DType, NodeError> {
     let mut levels: [Option<DType>; 3] = [None; 3];
     for operand in operands {
         let (level, dtype) = match operand {
@@ -119,14 +119,14 @@ fn result_dtype(operands: &[Operand]) -> Result<DType, Fault> {
             Operand::Number(Scalar::Float(_)) => (2, DType::F32),
         };
         let joined = levels[level].map_or(Some(dtype), |known| promote(known, dtype));
-        levels[level] = Some(joined.ok_or_else(|| Fault::misfit("dtypes that do not mix"))?);
+        levels[level] = Some(joined.ok_or_else(|| NodeError::misfit("dtypes that do not mix"))?);
     }
     let combine = |high: Option<DType>, low: Option<DType>| match (high, low) {
         (Some(high), Some(low)) if class(high) >= class(low) => Some(high),
         (Some(high), Some(low)) => promote(high, low).or(Some(high)),
         (high, low) => high.or(low),
     };
-    combine(levels[0], combine(levels[1], levels[2])).ok_or_else(|| Fault::misfit("no operand"))
+    combine(levels[0], combine(levels[1], levels[2])).ok_or_else(|| NodeError::misfit("no operand"))
 }
 
 /// The native text's operators make what their first tensor is.
@@ -137,18 +137,18 @@ fn first_dtype(operands: &[Operand]) -> Option<DType> {
     })
 }
 
-fn shape(operands: &[Operand]) -> Result<Vec<usize>, Fault> {
+fn shape(operands: &[Operand]) -> Result<Vec<usize>, NodeError> {
     let shapes = operands.iter().filter_map(|operand| match operand {
         Operand::Tensor(tensor) => Some(&*tensor.sizes),
         Operand::Number(_) => None,
     });
-    broadcast(shapes).ok_or_else(|| Fault::misfit("shapes that do not broadcast"))
+    broadcast(shapes).ok_or_else(|| NodeError::misfit("shapes that do not broadcast"))
 }
 
-fn load(call: &Call<'_>, operand: &Operand, sizes: &[usize], float: bool) -> Result<Data, Fault> {
+fn load(call: &Call<'_>, operand: &Operand, sizes: &[usize], float: bool) -> Result<Data, NodeError> {
     let elements = count(sizes);
     let tensor = match operand {
-        Operand::Tensor(tensor) => tensor.expand(sizes).map_err(Fault::Misfit)?,
+        Operand::Tensor(tensor) => tensor.expand(sizes).map_err(NodeError::Misfit)?,
         Operand::Number(number) => {
             call.rank.memory.room(DType::F64, elements)?;
             return Ok(match float {
@@ -158,7 +158,7 @@ fn load(call: &Call<'_>, operand: &Operand, sizes: &[usize], float: bool) -> Res
         }
     };
     if class(tensor.dtype) == Class::Opaque {
-        return Err(Fault::Undefined(format!("arithmetic on {} is not defined here", tensor.dtype.torch_name())));
+        return Err(NodeError::Undefined(format!("arithmetic on {} is not defined here", tensor.dtype.torch_name())));
     }
     let bytes = call.read(&tensor)?;
     let elements = bytes.chunks_exact(tensor.width());
@@ -238,7 +238,7 @@ pub fn two(call: &mut Call<'_>, kind: BinaryKind) -> Done {
         (Data::Int(left), Data::Int(right)) => {
             let apply = int_function(kind, rounding, i128::from(alpha.int()));
             let values: Option<Vec<i128>> = left.into_iter().zip(right).map(|(x, y)| apply(x, y)).collect();
-            Data::Int(values.ok_or_else(|| Fault::Undefined("integers divided by zero".to_owned()))?)
+            Data::Int(values.ok_or_else(|| NodeError::Undefined("integers divided by zero".to_owned()))?)
         }
         _ => return Ok(None),
     };
@@ -324,7 +324,7 @@ fn int_function(kind: BinaryKind, rounding: Option<&str>, alpha: i128) -> Box<dy
 }
 
 /// Operands in the common dtype and shape, as floats or as integers.
-fn loaded(call: &Call<'_>, operands: &[Operand], dtype: DType, sizes: &[usize]) -> Result<Vec<Data>, Fault> {
+fn loaded(call: &Call<'_>, operands: &[Operand], dtype: DType, sizes: &[usize]) -> Result<Vec<Data>, NodeError> {
     let float = class(dtype) == Class::Float;
     operands.iter().map(|operand| load(call, operand, sizes, float)).collect()
 }

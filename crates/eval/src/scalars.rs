@@ -1,7 +1,7 @@
 //! Operators on sizes and other numbers.
 
 use super::call::{Call, Done, wrap_dim};
-use super::memory::Fault;
+use super::memory::NodeError;
 use super::symbols::{floor_div, modulo};
 use super::value::{Scalar, Value};
 use bucketeer::ir::DType;
@@ -27,7 +27,7 @@ pub fn size(call: &Call<'_>, kind: SizeKind) -> Done {
             .get(wrap_dim(dim, list.len())?)
             .copied()
             .map(int)
-            .ok_or_else(|| Fault::misfit("a single element has no dimensions"))?,
+            .ok_or_else(|| NodeError::misfit("a single element has no dimensions"))?,
     }))
 }
 

@@ -24,7 +24,7 @@ pub struct Counters {
 
 /// An operator with its arguments and the types of its operands.
 #[derive(Clone, Debug)]
-pub struct Step {
+pub struct OperatorCall {
     graph: Graph,
     call: NodeId,
     /// Operands that the call overwrites, by index.
@@ -33,14 +33,14 @@ pub struct Step {
 
 /// What a call made.
 #[derive(Clone, Debug, PartialEq)]
-pub struct StepResult {
+pub struct CallResult {
     /// Its value.
     pub made: Output,
     /// Operands that it overwrote, by index, as they are afterwards.
     pub written: Vec<(usize, Output)>,
 }
 
-impl Step {
+impl OperatorCall {
     /// A call of `target`, with holes in `args` for operands of these types, that makes a value of type `made`, whatever
     /// its strides: a view has those of its operand, and what it makes is taken in logical order. The name is for errors.
     #[must_use]
@@ -70,7 +70,7 @@ impl Step {
         operands: &[Output],
         counters: &mut Counters,
         options: &EvalOptions,
-    ) -> Result<StepResult, EvalError> {
+    ) -> Result<CallResult, EvalError> {
         let mut machine = Machine::new(&self.graph, options)?;
         machine.resume(*counters);
         let inputs = self.graph.operands(self.call);
@@ -83,7 +83,7 @@ impl Step {
         let written = self.writes.iter().filter(|&&index| index < inputs.len());
         let written =
             written.map(|&index| Ok((index, machine.see(inputs[index])?))).collect::<Result<_, EvalError>>()?;
-        Ok(StepResult { made, written })
+        Ok(CallResult { made, written })
     }
 }
 
@@ -111,7 +111,7 @@ pub fn seeded_input(name: &str, ty: &Type, rank: u32, options: &EvalOptions) -> 
 }
 
 /// A value in a rank's memory.
-pub(super) fn place(memory: &mut super::memory::Memory, value: &Output) -> Result<Value, super::memory::Fault> {
+pub(super) fn place(memory: &mut super::memory::RankMemory, value: &Output) -> Result<Value, super::memory::NodeError> {
     Ok(match value {
         Output::Tensor(OutputTensor { dtype, sizes, strides, bytes, device, .. }) => {
             let mut tensor = memory.strided(*dtype, sizes, strides, bytes)?;

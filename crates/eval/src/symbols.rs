@@ -3,13 +3,15 @@
 use super::EvalOptions;
 use bucketeer::ir::symvalue;
 use bucketeer::ir::{Dim, Graph, SymExpr, Type};
-use hashbrown::HashMap;
+use hashbrown::{HashMap, HashSet};
 use rustc_hash::FxBuildHasher;
 
 /// Values of symbols: as given, else as hinted, else a multiple of every group's size.
 #[derive(Clone, Debug, Default)]
 pub struct Symbols {
     given: HashMap<Box<str>, i64, FxBuildHasher>,
+    /// Those that whoever runs the graph gave a value, not the graph.
+    told: HashSet<Box<str>, FxBuildHasher>,
     default: i64,
 }
 
@@ -23,15 +25,30 @@ impl Symbols {
         let sizes = graph.groups().iter().filter_map(|group| group.size).map(i64::from);
         let common = |a: i64, b: i64| if a % b == 0 { a } else { (a / gcd(a, b)).saturating_mul(b) };
         let default = sizes.filter(|&size| size > 0).fold(4, common).clamp(4, 4096);
-        Self { given, default }
+        let told = options.symbols.keys().map(|name| name.as_str().into()).collect();
+        Self { given, told, default }
     }
 
     fn atom(&self, text: &str) -> Option<i64> {
         if let Some(&value) = self.given.get(text) {
             return Some(value);
         }
-        let plain = text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_');
-        if plain { Some(self.default) } else { symvalue::evaluate(text, &|symbol| self.atom(symbol)) }
+        if is_symbol(text) { Some(self.default) } else { symvalue::evaluate(text, &|symbol| self.atom(symbol)) }
+    }
+
+    /// The value that a number has to have that is stated to be this, if that is known. A size that comes out of data,
+    /// as PyTorch's `u0` does, is known only if it was told.
+    #[must_use]
+    pub fn expected(&self, expr: &SymExpr) -> Option<i64> {
+        expr.evaluate(&|atom| self.expected_atom(atom))
+    }
+
+    fn expected_atom(&self, text: &str) -> Option<i64> {
+        let is_told = !is_from_data(text) || self.told.contains(text);
+        if is_symbol(text) || self.given.contains_key(text) {
+            return is_told.then(|| self.atom(text)).flatten();
+        }
+        symvalue::evaluate(text, &|symbol| self.expected_atom(symbol))
     }
 
     /// The value of an expression, if it has one.
@@ -64,6 +81,17 @@ impl Symbols {
     }
 }
 
+fn is_symbol(text: &str) -> bool {
+    text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
+}
+
+/// Whether PyTorch calls a size so that comes out of data.
+fn is_from_data(symbol: &str) -> bool {
+    symbol
+        .strip_prefix('u')
+        .is_some_and(|number| !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit()))
+}
+
 fn gcd(a: i64, b: i64) -> i64 {
     if b == 0 { a } else { gcd(b, a % b) }
 }
@@ -76,7 +104,8 @@ mod tests {
 
     #[test]
     fn sizes_that_are_no_polynomials_have_values() {
-        let symbols = Symbols { given: [("s0".into(), 9), ("u1".into(), -7)].into_iter().collect(), default: 4 };
+        let given = [("s0".into(), 9), ("u1".into(), -7)].into_iter().collect();
+        let symbols = Symbols { given, default: 4, ..Symbols::default() };
         for (text, value) in [
             ("(s0 + 7)//8", 2),
             ("2*((s0 + 7)//8) + Max(1, s0)", 13),

@@ -1,6 +1,6 @@
 //! What a node makes on one rank.
 
-use super::memory::Memory;
+use super::memory::RankMemory;
 use super::tensor::Tensor;
 
 /// A value of one rank.
@@ -60,12 +60,12 @@ impl Value {
     }
 
     /// Counts an owner of each tensor's storage.
-    pub fn hold(&self, memory: &mut Memory) {
+    pub fn hold(&self, memory: &mut RankMemory) {
         self.for_each_tensor(&mut |tensor| memory.hold(tensor));
     }
 
     /// Uncounts an owner of each tensor's storage.
-    pub fn release(&self, memory: &mut Memory) {
+    pub fn release(&self, memory: &mut RankMemory) {
         self.for_each_tensor(&mut |tensor| memory.drop(tensor));
     }
 }

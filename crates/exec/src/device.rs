@@ -13,12 +13,12 @@ mod comm;
 mod direct;
 mod order;
 
-use super::memory::Memory;
+use super::memory::ProgramMemory;
 use super::times::Clock;
 use super::{Executor, Kernels, Run, RunError};
 use crate::MoveKernel;
 use bucketeer::codegen::cuda::{CudaModule, CudaOptions};
-use bucketeer::program::lives::Place;
+use bucketeer::program::lives::Footprint;
 use bucketeer::program::{
     BufferKind, Made, Operand, Part, Program, Range, Step, StepId, StepKind, Stream as StreamOf, View,
 };
@@ -106,7 +106,7 @@ impl Device {
     }
 
     /// The bytes of a range, at this rank.
-    fn range(&self, memory: &Memory<'_>, node: &str, range: Range) -> Result<DeviceBuffer, RunError> {
+    fn range(&self, memory: &ProgramMemory<'_>, node: &str, range: Range) -> Result<DeviceBuffer, RunError> {
         let held = memory.range(node, range)?;
         // As many bytes from the buffer's start as on the host.
         let start = memory.offset_in(range);
@@ -117,12 +117,12 @@ impl Device {
 
 /// The bytes that a view's elements lie in.
 fn range_of(program: &Program, view: View) -> Range {
-    Place::View(view).range(program)
+    Footprint::View(view).range(program)
 }
 
 /// Memory of the host for what one part of a collective sends and receives: of its own, since several collectives in flight may
 /// send the same. Ranges that overlap on the device do so here.
-fn staging(memory: &Memory<'_>, part: &Part) -> Result<(Buffer, Buffer), BufferError> {
+fn staging(memory: &ProgramMemory<'_>, part: &Part) -> Result<(Buffer, Buffer), BufferError> {
     let (send, recv) = (memory.offset_in(part.send) as u64, memory.offset_in(part.recv) as u64);
     let ends = [send.saturating_add(part.send.bytes), recv.saturating_add(part.recv.bytes)];
     if part.send.buffer != part.recv.buffer || send >= ends[1] || recv >= ends[0] {

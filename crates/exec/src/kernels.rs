@@ -3,7 +3,7 @@
 use super::RunError;
 use bucketeer::ir::{Args, DType, Dim, GlobalRank, TensorType, Type};
 use bucketeer::program::{Buffer, BufferKind, Input, Made, Operand, Program, View};
-use bucketeer_eval::step::{Counters, Step, StepResult, seeded_input};
+use bucketeer_eval::step::{CallResult, Counters, OperatorCall, seeded_input};
 use bucketeer_eval::{EvalOptions, Output, OutputTensor, Scalar};
 use std::collections::{BTreeMap, HashMap};
 
@@ -28,7 +28,7 @@ pub trait Kernels {
     ///
     /// # Errors
     /// Whatever stops the run.
-    fn run(&mut self, step: &ComputeStep<'_>) -> Result<StepResult, RunError>;
+    fn run(&mut self, step: &ComputeStep<'_>) -> Result<CallResult, RunError>;
 
     /// Operators that it does not know and made numbers of its own for, since it was asked last; in order of their names.
     fn take_unknown(&mut self) -> Vec<UnknownOperator> {
@@ -47,8 +47,8 @@ pub struct UnknownOperator {
     pub calls: u64,
 }
 
-impl<F: FnMut(&ComputeStep<'_>) -> Result<StepResult, RunError>> Kernels for F {
-    fn run(&mut self, step: &ComputeStep<'_>) -> Result<StepResult, RunError> {
+impl<F: FnMut(&ComputeStep<'_>) -> Result<CallResult, RunError>> Kernels for F {
+    fn run(&mut self, step: &ComputeStep<'_>) -> Result<CallResult, RunError> {
         self(step)
     }
 }
@@ -71,7 +71,7 @@ struct Ready {
     args: Args,
     made: Type,
     operands: Vec<Type>,
-    step: Step,
+    step: OperatorCall,
 }
 
 impl Reference {
@@ -89,12 +89,12 @@ impl Reference {
 }
 
 impl Kernels for Reference {
-    fn run(&mut self, step: &ComputeStep<'_>) -> Result<StepResult, RunError> {
+    fn run(&mut self, step: &ComputeStep<'_>) -> Result<CallResult, RunError> {
         let operands: Vec<Type> = step.operands.iter().map(type_of_value).collect();
         let known = self.ready.entry((step.name.into(), step.target.into())).or_default();
         let same = |ready: &Ready| ready.args == *step.args && ready.made == step.made && ready.operands == operands;
         let at = known.iter().position(same).unwrap_or_else(|| {
-            let made = Step::new(step.name, step.target, step.args, &operands, step.made.clone());
+            let made = OperatorCall::new(step.name, step.target, step.args, &operands, step.made.clone());
             known.push(Ready { args: step.args.clone(), made: step.made.clone(), operands, step: made });
             known.len() - 1
         });

@@ -58,7 +58,7 @@ use bucketeer_comm::{
     Announced, Backend, Buffer, BufferError, Call, CallOptions, CallSignature, CommError, Group, Op, Operands, Work,
 };
 use bucketeer_eval::{EvalError, Output};
-use memory::Memory;
+use memory::ProgramMemory;
 use std::time::Instant;
 use times::Clock;
 
@@ -220,7 +220,7 @@ pub struct Executor<'a> {
     backend: &'a dyn Backend,
     /// By index in the program: none for groups that this rank is not in.
     groups: Vec<Option<Group>>,
-    memory: Memory<'a>,
+    memory: ProgramMemory<'a>,
     /// By index in the program.
     bodies: Vec<Executor<'a>>,
 }
@@ -249,7 +249,7 @@ impl<'a> Executor<'a> {
         }
         let places = groups.iter().map(|group| group.as_ref().map_or(0, |group| u64::from(group.rank().0))).collect();
         let bodies = program.bodies.iter().map(|body| Self::new(&body.program, backend)).collect::<Result<_, _>>()?;
-        let executor = Self { program, backend, groups, memory: Memory::new(program, backend, places)?, bodies };
+        let executor = Self { program, backend, groups, memory: ProgramMemory::new(program, backend, places)?, bodies };
         executor.announce()?;
         Ok(executor)
     }

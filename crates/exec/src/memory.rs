@@ -7,7 +7,7 @@ use bucketeer_comm::{ALIGN_BYTES, Arena, Backend, Buffer, BufferError};
 use bucketeer_eval::{Output, OutputTensor};
 
 /// See the module docs.
-pub(super) struct Memory<'a> {
+pub(super) struct ProgramMemory<'a> {
     program: &'a Program,
     /// By index of the buffer.
     buffers: Vec<Buffer>,
@@ -18,7 +18,7 @@ pub(super) struct Memory<'a> {
     bytes: u64,
 }
 
-impl<'a> Memory<'a> {
+impl<'a> ProgramMemory<'a> {
     pub fn new(program: &'a Program, backend: &dyn Backend, places: Vec<u64>) -> Result<Self, RunError> {
         let fault = |what: &str| {
             let what = what.to_owned();

@@ -1,6 +1,6 @@
 //! A file that holds graphs, in whichever form it has.
 
-use super::error::{ConvertError, Place, ReadError};
+use super::error::{ConvertError, ReadError, SourceLocation};
 use super::export::{self, ExportFile};
 use super::fx::{self, FxError, FxText};
 use super::hlo::{self, HloText};
@@ -442,7 +442,7 @@ fn into_text(bytes: Vec<u8>) -> Result<String, ReadError> {
 }
 
 fn not_text(bytes: &[u8], at: usize) -> ReadError {
-    ReadError::NotText { byte: bytes[at], place: Place::of_byte(bytes, at) }
+    ReadError::NotText { byte: bytes[at], place: SourceLocation::of_byte(bytes, at) }
 }
 
 fn utf8(bytes: &[u8]) -> Result<&str, ReadError> {
@@ -450,10 +450,10 @@ fn utf8(bytes: &[u8]) -> Result<&str, ReadError> {
 }
 
 /// The place of an error of serde_json, which counts columns in bytes and has line 0 for none.
-fn json_place(text: &str, error: &serde_json::Error) -> Option<Place> {
+fn json_place(text: &str, error: &serde_json::Error) -> Option<SourceLocation> {
     let line = error.line().checked_sub(1)?;
     let start = if line == 0 { 0 } else { memchr::memchr_iter(b'\n', text.as_bytes()).nth(line - 1)? + 1 };
-    Some(Place::of_byte(text.as_bytes(), start + error.column().saturating_sub(1)))
+    Some(SourceLocation::of_byte(text.as_bytes(), start + error.column().saturating_sub(1)))
 }
 
 /// Tells the forms apart. JSON begins with a brace, and is a program of torch.export if it has a `graph_module`; HLO text
@@ -478,7 +478,7 @@ fn detect(bytes: &[u8]) -> Result<Format, ReadError> {
         return Ok(Format::Fx);
     }
     utf8(bytes)?;
-    Err(ReadError::UnknownForm { place: Place::of_byte(bytes, first) })
+    Err(ReadError::UnknownForm { place: SourceLocation::of_byte(bytes, first) })
 }
 
 /// Whether the first line that is not a comment looks like a statement of native text.

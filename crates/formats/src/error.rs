@@ -9,7 +9,7 @@ use bucketeer::ir::text::TextError;
 
 /// Where in a text a fault stands.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct SourceLocation {
     /// Line, from 1.
     pub line: usize,
     /// Column in characters, from 1.
@@ -20,7 +20,7 @@ pub struct Place {
     pub caret: usize,
 }
 
-impl Place {
+impl SourceLocation {
     /// The place of a byte in a text; bytes that are not UTF-8 are shown as `U+FFFD`.
     pub(super) fn of_byte(text: &[u8], at: usize) -> Self {
         let at = at.min(text.len());
@@ -60,13 +60,13 @@ pub enum ReadError {
         /// The first byte that is not.
         byte: u8,
         /// Where it stands.
-        place: Place,
+        place: SourceLocation,
     },
     /// None of the forms.
     #[error("it is neither FX text, HLO text, a program of torch.export, native text nor JSON")]
     UnknownForm {
         /// The first line that says so.
-        place: Place,
+        place: SourceLocation,
     },
     /// StableHLO, which is read to be inspected only.
     #[error(
@@ -92,18 +92,18 @@ pub enum ReadError {
         /// What is wrong.
         error: Box<JsonError>,
         /// Where, for faults of the JSON itself.
-        place: Option<Place>,
+        place: Option<SourceLocation>,
     },
 }
 
 impl ReadError {
     /// Where the fault stands, if it stands anywhere.
     #[must_use]
-    pub fn place(&self) -> Option<Place> {
+    pub fn place(&self) -> Option<SourceLocation> {
         match self {
             Self::Empty | Self::Gzip(_) | Self::TooLarge { .. } | Self::StableHlo => None,
             Self::NotText { place, .. } | Self::UnknownForm { place } => Some(place.clone()),
-            Self::Fx(error) => Some(Place {
+            Self::Fx(error) => Some(SourceLocation {
                 line: error.line,
                 column: error.column,
                 source_line: error.source_line.clone(),
@@ -111,7 +111,7 @@ impl ReadError {
             }),
             Self::Export(error) => error.place.clone(),
             Self::Hlo(error) => Some(error.place.clone()),
-            Self::Native(error) => Some(Place {
+            Self::Native(error) => Some(SourceLocation {
                 line: error.line,
                 column: error.column,
                 source_line: error.source_line.clone(),

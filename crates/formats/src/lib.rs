@@ -13,7 +13,7 @@ pub mod hlo;
 pub mod stablehlo;
 
 pub use document::{Document, Format};
-pub use error::{ConvertError, Place, ReadError};
+pub use error::{ConvertError, ReadError, SourceLocation};
 pub use groups::{GroupsError, GroupsFile};
 
 #[cfg(doctest)]

@@ -3,7 +3,7 @@
 use crate::check::flat::{Flat, Piece};
 use crate::check::int::{Int, ONE, ZERO};
 use crate::check::layout;
-use crate::check::pattern::{self, Pattern, Step};
+use crate::check::pattern::{self, Loop, Pattern};
 use crate::check::terms::{Context, Tensor};
 use crate::ir::DType;
 
@@ -18,7 +18,7 @@ pub(super) struct Columns {
 }
 
 /// A pattern that visits the same columns of each row of a storage of `total` bytes.
-pub(super) fn columns_of(run: &[Step], total: &Int) -> Option<Columns> {
+pub(super) fn columns_of(run: &[Loop], total: &Int) -> Option<Columns> {
     let (rows, bytes) = match run {
         [rows, columns] if columns.stride.is(1) => (rows, columns.count.clone()),
         [rows] if !rows.stride.is(1) => (rows, ONE),
@@ -54,7 +54,7 @@ impl Columns {
 }
 
 /// Visits the dense runs of a pattern in order.
-pub(super) fn runs(run: &[Step], offset: &Int, visit: &mut dyn FnMut(Int, Int) -> Option<()>) -> Option<()> {
+pub(super) fn runs(run: &[Loop], offset: &Int, visit: &mut dyn FnMut(Int, Int) -> Option<()>) -> Option<()> {
     match run {
         [] => visit(offset.clone(), ONE),
         [last] if last.stride.is(1) => visit(offset.clone(), last.count.clone()),
@@ -150,7 +150,7 @@ pub(super) fn turned_write(context: &mut Context<'_>, place: &Piece, value: &Fla
         pattern::push(&mut sorted, place.inner[index].count.clone(), place.inner[index].stride.clone())?;
     }
     let dense = sorted == pattern::dense(place.bytes.clone());
-    let row_bytes = |run: &[Step]| run.first().and_then(|rows| rows.count.mul(&rows.stride));
+    let row_bytes = |run: &[Loop]| run.first().and_then(|rows| rows.count.mul(&rows.stride));
     let columns = row_bytes(&sorted).and_then(|total| columns_of(&sorted, &total));
     let fits = |columns: Columns| columns.bytes.at_most(&columns.row_bytes) == Some(true);
     if !(dense || columns.is_some_and(fits)) {
@@ -170,7 +170,7 @@ pub(super) fn turned_write(context: &mut Context<'_>, place: &Piece, value: &Fla
 
 /// Loops by their strides, the longest first. A stride that is a multiple of another is longer; where neither is, and
 /// sizes do not say, they stay in their order, and what is built on it fails.
-fn by_stride(run: &[Step]) -> Vec<usize> {
+fn by_stride(run: &[Loop]) -> Vec<usize> {
     let longer = |a: &Int, b: &Int| match a.compare(b) {
         Some(order) => order.is_gt(),
         None => a.div(b).is_some(),

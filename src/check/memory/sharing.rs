@@ -8,7 +8,7 @@
 //!
 //! A value without a place, of unknown type or of unknown view, can be joined, too: it is *loose*.
 
-use super::{Memory, find};
+use super::{WrittenMemory, find};
 use crate::check::flat::Piece;
 use crate::check::int::Int;
 use crate::check::layout::tensor_of;
@@ -149,7 +149,7 @@ fn may_overlap(a: &Piece, b: &Piece) -> bool {
         }
 }
 
-impl Memory {
+impl WrittenMemory {
     /// Whether two places may have bytes in common.
     pub fn overlap(&self, context: &Context<'_>, a: Val, b: Val) -> bool {
         let (Some(a), Some(b)) = (context.tensor(a), context.tensor(b)) else { return true };

@@ -1,6 +1,6 @@
 //! Runs of programs within the program.
 
-use super::{Play, Player, Verdict, different, prove, undecided};
+use super::{Play, Player, ProgramVerdict, different, prove, undecided};
 use crate::check::effects::has_memory;
 use crate::check::terms::Val;
 use crate::ir::operators::split_target;
@@ -89,12 +89,12 @@ impl Player<'_, '_, '_> {
             return different(format!("`{target}` is made for another value of `{symbol}`"));
         }
         match prove(&called, &lowered.program) {
-            Verdict::Equal(proof) => {
+            ProgramVerdict::Equal(proof) => {
                 self.bodies[body] = Some(proof);
                 Ok(())
             }
-            Verdict::Different(fault) => different(format!("`{target}`: {fault}")),
-            Verdict::CannotDecide(fault) => undecided(format!("`{target}`: {fault}")),
+            ProgramVerdict::Different(fault) => different(format!("`{target}`: {fault}")),
+            ProgramVerdict::CannotDecide(fault) => undecided(format!("`{target}`: {fault}")),
         }
     }
 }

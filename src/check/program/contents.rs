@@ -4,7 +4,7 @@ use super::clock::Clocks;
 use super::{Play, different, undecided};
 use crate::check::flat::{Flat, Leaf};
 use crate::check::int::{Int, ONE};
-use crate::check::memory::Memory;
+use crate::check::memory::WrittenMemory;
 use crate::check::pattern::{self, Pattern};
 use crate::check::terms::{Context, Tensor, Term, Val, Value};
 use crate::ir::DType;
@@ -25,7 +25,7 @@ pub(super) struct Contents {
     constants: HashMap<BufferId, Tensor, FxBuildHasher>,
     /// Element types of collectives that send a buffer.
     sent_as: HashMap<BufferId, DType, FxBuildHasher>,
-    memory: Memory,
+    memory: WrittenMemory,
     leaves: HashMap<Part, Leaf, FxBuildHasher>,
     /// By buffer: the slot size that was written last, if any; zero if all of it was.
     written: Vec<u64>,
@@ -52,7 +52,7 @@ impl Contents {
         Self {
             constants,
             sent_as,
-            memory: Memory::empty(),
+            memory: WrittenMemory::empty(),
             leaves: HashMap::default(),
             written: vec![0; program.buffers.len()],
             has_place: vec![false; program.buffers.len()],

@@ -1,6 +1,6 @@
 //! How operands lie in memory, for operators that see it: strides, offsets, storages.
 
-use super::{Step, Walk};
+use super::{Result, Walk};
 use crate::check::effects::{Effects, Placement};
 use crate::check::terms::{Term, Val, Value, bytes_of, shape_of};
 use crate::ir::operators::split_target;
@@ -8,7 +8,7 @@ use crate::ir::{Arg, DType, NodeId, Op, Type};
 
 impl Walk<'_, '_> {
     /// Adds to a call's operands how its first one lies, if it sees that.
-    pub(super) fn add_placement(&mut self, id: NodeId, effects: &Effects) -> Step {
+    pub(super) fn add_placement(&mut self, id: NodeId, effects: &Effects) -> Result {
         if effects.placement == Placement::Unseen {
             return Ok(());
         }

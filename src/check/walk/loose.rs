@@ -1,13 +1,13 @@
 //! Memory that may be that of other values.
 
-use super::{Step, Walk, undecided};
+use super::{Result, Walk, undecided};
 use crate::check::effects::{Alias, Effects, has_memory};
 use crate::check::terms::{Event, Term, Val};
 use crate::ir::{NodeId, Type};
 
 impl Walk<'_, '_> {
     /// Gives a result that is written later its memory.
-    pub(super) fn place_result(&mut self, id: NodeId, val: Val, effects: &Effects) -> Step {
+    pub(super) fn place_result(&mut self, id: NodeId, val: Val, effects: &Effects) -> Result {
         if effects.alias == Alias::Fresh {
             self.allocate(id, val)?;
             return Ok(());
@@ -23,7 +23,7 @@ impl Walk<'_, '_> {
     }
 
     /// A value that may be in the memory of these nodes, by a call that `key` stands for.
-    pub(super) fn loose_view(&mut self, id: NodeId, val: Val, key: Val, of: &[NodeId]) -> Step {
+    pub(super) fn loose_view(&mut self, id: NodeId, val: Val, key: Val, of: &[NodeId]) -> Result {
         for &node in of {
             if self.memory.place(node).is_none() {
                 self.make_loose(id, node)?;
@@ -46,7 +46,7 @@ impl Walk<'_, '_> {
     }
 
     /// From now on, what a node without a place holds may change.
-    pub(super) fn make_loose(&mut self, id: NodeId, node: NodeId) -> Step {
+    pub(super) fn make_loose(&mut self, id: NodeId, node: NodeId) -> Result {
         if self.memory.is_loose(node) {
             return Ok(());
         }
@@ -60,7 +60,7 @@ impl Walk<'_, '_> {
     }
 
     /// A call that changes how its first operand lies, and perhaps in which memory.
-    pub(super) fn reshaped(&mut self, id: NodeId, position: usize, key: u32) -> Step {
+    pub(super) fn reshaped(&mut self, id: NodeId, position: usize, key: u32) -> Result {
         let graph = self.found.graph;
         let operands: Vec<NodeId> =
             graph.operands(id).iter().copied().filter(|&operand| has_memory(graph, operand)).collect();
@@ -90,7 +90,7 @@ impl Walk<'_, '_> {
     }
 
     /// Adds to a call's operands which of them have bytes in common: what it leaves depends on that.
-    pub(super) fn add_overlaps(&mut self, id: NodeId) -> Step {
+    pub(super) fn add_overlaps(&mut self, id: NodeId) -> Result {
         let operands = self.found.graph.operands(id);
         if operands.len() < 2 {
             return Ok(());

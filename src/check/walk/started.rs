@@ -1,6 +1,6 @@
 //! Collectives as they are started: what they send, make and write.
 
-use super::{Launch, Pending, Step, Walk, fault, undecided};
+use super::{Launch, Pending, Result, Walk, fault, undecided};
 use crate::check::exchange;
 use crate::check::groups::group_operand;
 use crate::check::int::{Int, product};
@@ -12,7 +12,7 @@ use crate::ir::{Arg, Collective, CollectiveKind, NodeId, RegionId, Type, Variant
 const EXCHANGE: u32 = u32::MAX;
 
 impl Walk<'_, '_> {
-    pub(super) fn collective(&mut self, id: NodeId, position: usize, collective: Collective) -> Step {
+    pub(super) fn collective(&mut self, id: NodeId, position: usize, collective: Collective) -> Result {
         let graph = self.found.graph;
         let operands = graph.operands(id);
         for &operand in operands {
@@ -145,7 +145,7 @@ impl Walk<'_, '_> {
     }
 
     /// What a collective makes of each input.
-    fn results(&mut self, id: NodeId, collective: Collective, inputs: &[Val], even: bool) -> Step<Vec<Val>> {
+    fn results(&mut self, id: NodeId, collective: Collective, inputs: &[Val], even: bool) -> Result<Vec<Val>> {
         let group = self.requested_group(id, collective);
         let mut results = Vec::with_capacity(inputs.len());
         for (place, &input) in inputs.iter().enumerate() {
@@ -194,7 +194,7 @@ impl Walk<'_, '_> {
         self.context.whole(Term::Exchange(collective.kind, key, group, input), ty)
     }
 
-    fn fresh_results(&mut self, id: NodeId, position: usize, val: Val, results: &[Val]) -> Step {
+    fn fresh_results(&mut self, id: NodeId, position: usize, val: Val, results: &[Val]) -> Result {
         if !self.memory.is_live(id, position) {
             return Ok(());
         }
@@ -219,7 +219,7 @@ impl Walk<'_, '_> {
         into: &[NodeId],
         results: &[Val],
         pending: u32,
-    ) -> Step {
+    ) -> Result {
         let graph = self.found.graph;
         if graph.node(id).region != RegionId::ROOT {
             return undecided(id, "writes memory inside a region");
@@ -263,7 +263,7 @@ impl Walk<'_, '_> {
 
     /// A gather whose input is part of its result must find it at its own rank's place. PyTorch's merged graphs hold
     /// that rank as a number: they are right on that rank alone.
-    fn in_place_gather(&mut self, id: NodeId, collective: Collective, inputs: &[NodeId], outs: &[NodeId]) -> Step {
+    fn in_place_gather(&mut self, id: NodeId, collective: Collective, inputs: &[NodeId], outs: &[NodeId]) -> Result {
         let group = self.found.groups[collective.group.index()];
         let size = self.context.groups.size(group);
         for &input in inputs {

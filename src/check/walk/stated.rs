@@ -1,13 +1,13 @@
 //! What a walk found, held against the types that the graph states.
 
-use super::{Step, Walk, fault};
+use super::{Result, Walk, fault};
 use crate::check::int::Int;
 use crate::check::terms::{Val, Value};
 use crate::ir::{NodeId, Type};
 
 impl Walk<'_, '_> {
     /// Whether what was found agrees with what the graph states.
-    pub(super) fn check_type(&self, id: NodeId, val: Val) -> Step {
+    pub(super) fn check_type(&self, id: NodeId, val: Val) -> Result {
         let stated = self.found.graph.type_of(id);
         match self.clash(val, stated) {
             Some(found) => fault(id, format!("is stated to be {stated}, but makes {found}")),

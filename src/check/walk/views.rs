@@ -2,7 +2,7 @@
 
 use super::elements::element_index;
 use super::strides::copies_by_layout;
-use super::{Step, Walk, fault, undecided};
+use super::{Result, Walk, fault, undecided};
 use crate::check::effects::{Alias, Effects, Placement};
 use crate::check::flat::{Leaf, Piece};
 use crate::check::layout;
@@ -12,7 +12,7 @@ use crate::ir::{Name, NodeId};
 
 impl Walk<'_, '_> {
     /// A view whose memory is still to be written.
-    pub(super) fn view_of_memory(&mut self, id: NodeId, position: usize, target: Name, index: usize) -> Step {
+    pub(super) fn view_of_memory(&mut self, id: NodeId, position: usize, target: Name, index: usize) -> Result {
         let graph = self.found.graph;
         let Some(&base) = graph.operands(id).get(index) else { return fault(id, "is a view of nothing") };
         let effects = self.found.effects.get(id).clone();
@@ -53,12 +53,12 @@ impl Walk<'_, '_> {
     }
 
     /// A view that may be anywhere in the memory of its operand.
-    fn view_not_followed(&mut self, id: NodeId, position: usize, val: Val, base: NodeId) -> Step {
+    fn view_not_followed(&mut self, id: NodeId, position: usize, val: Val, base: NodeId) -> Result {
         if self.memory.is_live(id, position) { self.loose_view(id, val, val, &[base]) } else { Ok(()) }
     }
 
     /// The element of a tuple whose parts have no places yet.
-    fn element_of_unknown(&mut self, id: NodeId, position: usize, target: Name, effects: &Effects) -> Step {
+    fn element_of_unknown(&mut self, id: NodeId, position: usize, target: Name, effects: &Effects) -> Result {
         let graph = self.found.graph;
         let base = graph.operands(id)[0];
         let is_element = element_index(graph, id).is_some();

@@ -1,7 +1,7 @@
 //! Views of memory that is written, by the part of it that they see.
 
 use super::strides::copies_by_layout;
-use super::{Step, Walk};
+use super::{Result, Walk};
 use crate::check::effects::Placement;
 use crate::check::terms::Value;
 use crate::ir::operators::split_target;
@@ -10,7 +10,7 @@ use crate::ir::{Name, NodeId};
 impl Walk<'_, '_> {
     /// Gives a view of one range of the memory at `place` its place and its value, which is read where it lies: to read all
     /// of the memory for each of many views of it would take its square. False where the view is of another kind.
-    pub(super) fn window_of_memory(&mut self, id: NodeId, target: Name, index: usize) -> Step<bool> {
+    pub(super) fn window_of_memory(&mut self, id: NodeId, target: Name, index: usize) -> Result<bool> {
         let graph = self.found.graph;
         let (_, operator, _) = split_target(graph.text(target));
         let placed = self.found.effects.get(id).placement != Placement::Unseen;

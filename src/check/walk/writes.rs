@@ -1,6 +1,6 @@
 //! Calls that write memory.
 
-use super::{Step, Walk, undecided};
+use super::{Result, Walk, undecided};
 use crate::check::effects::{Alias, Effects, has_memory};
 use crate::check::int::Int;
 use crate::check::layout::{self, tensor_of};
@@ -9,7 +9,7 @@ use crate::ir::operators::split_target;
 use crate::ir::{Arg, Name, NodeId, Type};
 
 impl Walk<'_, '_> {
-    pub(super) fn writing_call(&mut self, id: NodeId, position: usize, target: Name, effects: &Effects) -> Step {
+    pub(super) fn writing_call(&mut self, id: NodeId, position: usize, target: Name, effects: &Effects) -> Result {
         let graph = self.found.graph;
         let operands = graph.operands(id);
         self.read_operands(id)?;
@@ -72,7 +72,7 @@ impl Walk<'_, '_> {
     }
 
     /// Writes one operand: a value that is known, or what the call makes of it.
-    fn write_operand(&mut self, id: NodeId, node: NodeId, key: u32, part: u32, value: Option<Tensor>) -> Step {
+    fn write_operand(&mut self, id: NodeId, node: NodeId, key: u32, part: u32, value: Option<Tensor>) -> Result {
         let graph = self.found.graph;
         let unfollowed = format!("what it writes to `{}`", graph.name_of(node));
         let Some(place) = self.memory.place(node) else {

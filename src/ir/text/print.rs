@@ -27,11 +27,11 @@ pub fn print(graph: &Graph) -> String {
         let symbol = word_or_quoted(symbol);
         let _ = writeln!(printer.out, "hint {symbol} = {value}");
     }
-    let mut walk = Walk::new(graph);
+    let mut cursor = RegionCursor::new(graph);
     let late = edges_name_output(graph);
     let mut edges = Some(&graph.control);
     for &id in graph.order() {
-        for step in walk.steps_to(graph, id) {
+        for step in cursor.steps_to(graph, id) {
             printer.step(step);
         }
         if graph.node(id).op == Op::Output && graph.order().last() == Some(&id) && !late {
@@ -39,7 +39,7 @@ pub fn print(graph: &Graph) -> String {
         }
         printer.node(id);
     }
-    for step in walk.steps_to_end() {
+    for step in cursor.steps_to_end() {
         printer.step(step);
     }
     printer.edges(edges.take());
@@ -58,14 +58,14 @@ fn word_or_quoted(text: &str) -> String {
 
 /// A border between regions.
 #[derive(Clone, Copy)]
-enum Step {
+enum Border {
     Open(RegionId),
     Close,
 }
 
 /// Follows the program order through the tree of regions. A region without nodes stands before the next of its
 /// siblings, by number, that has some.
-struct Walk {
+struct RegionCursor {
     /// Open regions, outermost first, without the root.
     open: Vec<RegionId>,
     /// By region: its children without nodes, last first.
@@ -78,7 +78,7 @@ fn parent_of(graph: &Graph, region: RegionId) -> RegionId {
     if parent < region { parent } else { RegionId::ROOT }
 }
 
-impl Walk {
+impl RegionCursor {
     fn new(graph: &Graph) -> Self {
         let count = graph.regions().len();
         let mut full = vec![false; count];
@@ -117,7 +117,7 @@ impl Walk {
     }
 
     /// The borders crossed on the way to a node.
-    fn steps_to(&mut self, graph: &Graph, id: NodeId) -> Vec<Step> {
+    fn steps_to(&mut self, graph: &Graph, id: NodeId) -> Vec<Border> {
         let region = graph.node(id).region;
         let mut steps = Vec::new();
         if region == self.current() {
@@ -128,39 +128,39 @@ impl Walk {
         self.close_to(shared, &mut steps);
         for &next in &path[shared..] {
             self.open_empty(self.current(), Some(next), &mut steps);
-            steps.push(Step::Open(next));
+            steps.push(Border::Open(next));
             self.open.push(next);
         }
         steps
     }
 
-    fn steps_to_end(&mut self) -> Vec<Step> {
+    fn steps_to_end(&mut self) -> Vec<Border> {
         let mut steps = Vec::new();
         self.close_to(0, &mut steps);
         self.open_empty(RegionId::ROOT, None, &mut steps);
         steps
     }
 
-    fn close_to(&mut self, depth: usize, steps: &mut Vec<Step>) {
+    fn close_to(&mut self, depth: usize, steps: &mut Vec<Border>) {
         while self.open.len() > depth {
             self.open_empty(self.current(), None, steps);
-            steps.push(Step::Close);
+            steps.push(Border::Close);
             self.open.pop();
         }
     }
 
     /// Opens and closes the children of `parent` without nodes that come before `end`.
-    fn open_empty(&mut self, parent: RegionId, end: Option<RegionId>, steps: &mut Vec<Step>) {
+    fn open_empty(&mut self, parent: RegionId, end: Option<RegionId>, steps: &mut Vec<Border>) {
         // Each entry is a region to open, or none to close one: a stack, for regions may nest deep.
         let mut todo = Vec::new();
         while self.empty[parent.index()].last().is_some_and(|&child| end.is_none_or(|end| child < end)) {
             todo.extend(self.empty[parent.index()].pop().map(Some));
             while let Some(entry) = todo.pop() {
                 let Some(region) = entry else {
-                    steps.push(Step::Close);
+                    steps.push(Border::Close);
                     continue;
                 };
-                steps.push(Step::Open(region));
+                steps.push(Border::Open(region));
                 todo.push(None);
                 todo.extend(std::mem::take(&mut self.empty[region.index()]).into_iter().map(Some));
             }
@@ -170,16 +170,16 @@ impl Walk {
 
 /// Numbers the regions in the order in which their text names them.
 pub(super) fn renumber_regions(graph: &mut Graph) {
-    let mut walk = Walk::new(graph);
+    let mut cursor = RegionCursor::new(graph);
     let mut steps = Vec::new();
     for &id in graph.order() {
-        steps.extend(walk.steps_to(graph, id));
+        steps.extend(cursor.steps_to(graph, id));
     }
-    steps.extend(walk.steps_to_end());
+    steps.extend(cursor.steps_to_end());
     let mut numbers = vec![RegionId::ROOT; graph.regions().len()];
     let mut regions = vec![graph.region(RegionId::ROOT).clone()];
     for step in steps {
-        let Step::Open(old) = step else { continue };
+        let Border::Open(old) = step else { continue };
         // A region that is left and entered again is at fault; it keeps its first number.
         if numbers[old.index()] == RegionId::ROOT {
             numbers[old.index()] = RegionId::from_index(regions.len());
@@ -250,9 +250,9 @@ impl<'g> Printer<'g> {
         self.out.push_str(if group.members.is_empty() { "\n" } else { "]\n" });
     }
 
-    fn step(&mut self, step: Step) {
+    fn step(&mut self, step: Border) {
         match step {
-            Step::Open(id) => {
+            Border::Open(id) => {
                 self.indent();
                 let region = self.graph.region(id);
                 self.out.push_str("region ");
@@ -267,7 +267,7 @@ impl<'g> Printer<'g> {
                 self.write(format_args!("{label} {{\n"));
                 self.depth += 1;
             }
-            Step::Close => {
+            Border::Close => {
                 self.depth = self.depth.saturating_sub(1);
                 self.indent();
                 self.out.push_str("}\n");

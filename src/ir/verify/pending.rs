@@ -18,7 +18,7 @@ enum Storages {
     One(u32, Span),
     /// This many from this one on, one for each element of a coalesced result.
     Range(u32, u32),
-    /// A list kept by [`Walk`]: the operands of a collective that writes several.
+    /// A list kept by [`PendingCheck`]: the operands of a collective that writes several.
     List(u32),
 }
 
@@ -28,7 +28,8 @@ impl Default for Storages {
     }
 }
 
-struct Walk<'g> {
+/// What is pending, node by node.
+struct PendingCheck<'g> {
     graph: &'g Graph,
     effects: EffectTable,
     /// By arena index.
@@ -42,7 +43,7 @@ struct Walk<'g> {
 
 /// Reports each read or write of a pending value.
 pub(super) fn check(graph: &Graph, errors: &mut Vec<VerifyError>) {
-    let mut walk = Walk {
+    let mut check = PendingCheck {
         graph,
         effects: EffectTable::of(graph),
         of: vec![Storages::default(); graph.arena_len()],
@@ -51,11 +52,11 @@ pub(super) fn check(graph: &Graph, errors: &mut Vec<VerifyError>) {
         restated: false,
     };
     for &id in graph.order() {
-        walk.node(id, errors);
+        check.node(id, errors);
     }
 }
 
-impl Walk<'_> {
+impl PendingCheck<'_> {
     fn node(&mut self, id: NodeId, errors: &mut Vec<VerifyError>) {
         let graph = self.graph;
         match graph.node(id).op {

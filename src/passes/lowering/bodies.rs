@@ -1,14 +1,14 @@
 //! Calls of graphs that are known: a program for each graph, and a step that runs one of them.
 
 use super::build::refuse;
-use super::walk::{Value, Walk};
+use super::walk::{Lowering, Value};
 use super::{LowerError, LowerOptions, lower};
 use crate::ir::Short;
 use crate::ir::bodies::{BodyCall, body_call, communicating};
 use crate::ir::{Arg, NodeId};
 use crate::program::{Body, Operand, Program, Run, StepKind};
 
-impl<'g> Walk<'g> {
+impl<'g> Lowering<'g> {
     /// A run of the graphs that a node calls. None where it calls none, or not so that a program could; then it is a compute
     /// step, unless the graphs communicate.
     pub(super) fn called(&mut self, id: NodeId) -> Result<Option<Value>, LowerError> {

@@ -2,13 +2,13 @@
 
 use super::LowerError;
 use super::build::refuse;
-use super::walk::{Value, Walk};
+use super::walk::{Lowering, Value};
 use crate::ir::Short;
 use crate::ir::operators::{Alias, CommunicateKind, Fence, OperatorId, Placement, ViewKind};
 use crate::ir::{Arg, NodeId, Op, TensorType, Type};
 use crate::program::{BufferKind, CommOp, Compute, Layout, Made, Moves, Operand, Segment, StepKind, View};
 
-impl Walk<'_> {
+impl Lowering<'_> {
     pub(super) fn call(&mut self, id: NodeId) -> Result<Value, LowerError> {
         let graph = self.graph;
         if let Type::SymInt(expr) = graph.type_of(id)

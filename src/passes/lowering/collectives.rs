@@ -3,7 +3,7 @@
 use super::LowerError;
 use super::build::refuse;
 use super::layouts;
-use super::walk::{Flight, Value, Walk};
+use super::walk::{Flight, Lowering, Value};
 use crate::ir::operators::collective_result;
 use crate::ir::{Arg, Collective, CollectiveKind, DType, NodeId, ReduceOp, Variant};
 use crate::program::{self, BufferKind, CommOp, Layout, Moves, Part, Path, Range, Segment, StepKind, View};
@@ -20,7 +20,7 @@ struct Lowered {
     value: View,
 }
 
-impl Walk<'_> {
+impl Lowering<'_> {
     pub(super) fn collective(&mut self, id: NodeId, collective: Collective) -> Result<Value, LowerError> {
         let graph = self.graph;
         let group = graph.group(collective.group);

@@ -3,12 +3,12 @@
 use super::LowerError;
 use super::buckets::How;
 use super::build::refuse;
-use super::walk::{Padded, Value, Walk};
+use super::walk::{Lowering, Padded, Value};
 use crate::ir::Short;
 use crate::ir::{CollectiveKind, DType, NodeId};
 use crate::program::{BufferId, BufferKind, CommOp, Layout, Moves, Part, Path, Range, Segment, StepKind, View};
 
-impl Walk<'_> {
+impl Lowering<'_> {
     /// The comm buffer of a bucket, made when it is first asked for.
     pub(super) fn bucket_buffer(&mut self, number: u32) -> BufferId {
         let bucket = &self.plan.buckets[number as usize];

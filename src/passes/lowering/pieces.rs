@@ -5,12 +5,12 @@
 
 use super::LowerError;
 use super::build::refuse;
-use super::walk::{Padded, Value, Walk};
+use super::walk::{Lowering, Padded, Value};
 use crate::ir::NodeId;
 use crate::ir::operators::{OperatorId, ViewKind};
 use crate::program::{Layout, View};
 
-impl Walk<'_> {
+impl Lowering<'_> {
     /// A node that reads a value with padding.
     pub(super) fn of_padded(&mut self, id: NodeId, number: u32) -> Result<Value, LowerError> {
         let padded = self.paddeds[number as usize];

@@ -1,7 +1,7 @@
 //! Views as placements: where the result of a view operator lies in its operand's buffer.
 
 use super::layouts;
-use super::walk::{Value, Walk};
+use super::walk::{Lowering, Value};
 use crate::ir::Short;
 use crate::ir::operators::ViewKind;
 use crate::ir::{Arg, NodeId, Op};
@@ -9,7 +9,7 @@ use crate::program::{Layout, View};
 
 type Sizes = Short<u64, 4>;
 
-impl Walk<'_> {
+impl Lowering<'_> {
     /// An integer argument.
     pub(super) fn int(&self, id: NodeId, arg: &Arg) -> Option<i64> {
         match arg {

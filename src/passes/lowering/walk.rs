@@ -22,9 +22,9 @@ pub(super) enum Value {
     Nothing,
     /// A tensor in a buffer.
     Tensor(View),
-    /// A bucket with padding: an index into [`Walk::paddeds`].
+    /// A bucket with padding: an index into [`Lowering::paddeds`].
     Padded(u32),
-    /// Several: an index into [`Walk::tuples`].
+    /// Several: an index into [`Lowering::tuples`].
     Tuple(u32),
     /// An integer.
     Int(i64),
@@ -53,7 +53,8 @@ pub(super) struct Flight {
     pub then: Vec<Segment>,
 }
 
-pub(super) struct Walk<'g> {
+/// A graph on its way to a program, from its first node to its last.
+pub(super) struct Lowering<'g> {
     pub graph: &'g Graph,
     pub facts: Facts<'g>,
     pub plan: Plan,
@@ -81,7 +82,7 @@ pub(super) fn walk(
 ) -> Result<(Program, LowerReport), LowerError> {
     let mut facts = Facts::of(graph);
     let plan = plan(&mut facts, options);
-    let mut walk = Walk {
+    let mut lowering = Lowering {
         graph,
         facts,
         plan,
@@ -97,19 +98,19 @@ pub(super) fn walk(
         bodies: Map::default(),
         unconverted: HashSet::default(),
     };
-    walk.build.program.symbols = symbols;
+    lowering.build.program.symbols = symbols;
     for &id in graph.order() {
-        let value = walk.node(id)?;
-        walk.values[id.index()] = value;
+        let value = lowering.node(id)?;
+        lowering.values[id.index()] = value;
     }
     if graph.order().last().is_none_or(|&id| graph.node(id).op != Op::Output) {
-        walk.wait_for_all();
+        lowering.wait_for_all();
     }
-    walk.report.absorbed = walk.plan.absorbed.len();
-    Ok((walk.build.program, walk.report))
+    lowering.report.absorbed = lowering.plan.absorbed.len();
+    Ok((lowering.build.program, lowering.report))
 }
 
-impl<'g> Walk<'g> {
+impl<'g> Lowering<'g> {
     fn node(&mut self, id: NodeId) -> Result<Value, LowerError> {
         match self.graph.node(id).op {
             Op::Input => self.input(id),

@@ -13,7 +13,7 @@ use std::cell::Cell;
 
 /// What goes wrong.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Fault {
+pub enum InjectedFault {
     Code(i32),
     Skip,
     Late(i32),
@@ -27,7 +27,7 @@ pub struct Planned {
     call: String,
     /// Calls until it strikes, 1 for the next; none for all.
     left: Option<u64>,
-    fault: Fault,
+    fault: InjectedFault,
 }
 
 /// Reads a list of faults.
@@ -39,11 +39,11 @@ pub fn parse(text: &str) -> Option<Vec<Planned>> {
             let (call, nth) = place.split_once(':')?;
             let left = if nth == "*" { None } else { Some(nth.parse().ok().filter(|nth| *nth > 0)?) };
             let fault = match what.split_once(':') {
-                Some(("late", code)) => Fault::Late(code.parse().ok()?),
-                None if what == "hang" => Fault::Hang,
-                None if what == "skip" => Fault::Skip,
-                None if what == "pending" => Fault::Pending,
-                None => Fault::Code(what.parse().ok()?),
+                Some(("late", code)) => InjectedFault::Late(code.parse().ok()?),
+                None if what == "hang" => InjectedFault::Hang,
+                None if what == "skip" => InjectedFault::Skip,
+                None if what == "pending" => InjectedFault::Pending,
+                None => InjectedFault::Code(what.parse().ok()?),
                 Some(_) => return None,
             };
             Some(Planned { call: call.to_owned(), left, fault })
@@ -52,7 +52,7 @@ pub fn parse(text: &str) -> Option<Vec<Planned>> {
 }
 
 /// Counts a call, and takes the fault that strikes it.
-pub fn strike(planned: &mut Vec<Planned>, call: &str) -> Option<Fault> {
+pub fn strike(planned: &mut Vec<Planned>, call: &str) -> Option<InjectedFault> {
     let mut struck = None;
     planned.retain_mut(|fault| {
         if fault.call != call {
@@ -74,16 +74,16 @@ pub fn strike(planned: &mut Vec<Planned>, call: &str) -> Option<Fault> {
 }
 
 thread_local! {
-    static OF_CALL: Cell<Option<Fault>> = const { Cell::new(None) };
+    static OF_CALL: Cell<Option<InjectedFault>> = const { Cell::new(None) };
 }
 
 /// Sets the fault of the call that this thread is in.
-pub fn set_of_call(fault: Option<Fault>) {
+pub fn set_of_call(fault: Option<InjectedFault>) {
     OF_CALL.set(fault);
 }
 
 /// Takes the fault of the call that this thread is in, for what it enqueues or waits for.
-pub fn take_of_call() -> Option<Fault> {
+pub fn take_of_call() -> Option<InjectedFault> {
     OF_CALL.take()
 }
 
@@ -97,19 +97,19 @@ mod tests {
             parse("cuMemAlloc_v2:2=2; cuLaunchKernel:1=hang;cuEventRecord:1=late:719;cuStreamWaitEvent:1=skip;ncclSend:1=pending")
                 .unwrap();
         assert_eq!(strike(&mut planned, "cuMemAlloc_v2"), None);
-        assert_eq!(strike(&mut planned, "cuMemAlloc_v2"), Some(Fault::Code(2)));
+        assert_eq!(strike(&mut planned, "cuMemAlloc_v2"), Some(InjectedFault::Code(2)));
         assert_eq!(strike(&mut planned, "cuMemAlloc_v2"), None);
-        assert_eq!(strike(&mut planned, "cuLaunchKernel"), Some(Fault::Hang));
-        assert_eq!(strike(&mut planned, "cuEventRecord"), Some(Fault::Late(719)));
-        assert_eq!(strike(&mut planned, "cuStreamWaitEvent"), Some(Fault::Skip));
-        assert_eq!(strike(&mut planned, "ncclSend"), Some(Fault::Pending));
+        assert_eq!(strike(&mut planned, "cuLaunchKernel"), Some(InjectedFault::Hang));
+        assert_eq!(strike(&mut planned, "cuEventRecord"), Some(InjectedFault::Late(719)));
+        assert_eq!(strike(&mut planned, "cuStreamWaitEvent"), Some(InjectedFault::Skip));
+        assert_eq!(strike(&mut planned, "ncclSend"), Some(InjectedFault::Pending));
         assert!(planned.is_empty());
     }
 
     #[test]
     fn a_star_strikes_every_call() {
         let mut planned = parse("cuStreamCreate:*=999").unwrap();
-        assert!((0..3).all(|_| strike(&mut planned, "cuStreamCreate") == Some(Fault::Code(999))));
+        assert!((0..3).all(|_| strike(&mut planned, "cuStreamCreate") == Some(InjectedFault::Code(999))));
     }
 
     #[test]

@@ -19,7 +19,7 @@ const LOOKED_AT: usize = 64 << 10;
 
 /// Whose memory it is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Place {
+pub enum AddressSpace {
     Device(i32),
     Host,
 }
@@ -76,7 +76,7 @@ impl Drop for Block {
 pub struct Allocation {
     /// Number in order of allocation.
     pub id: u64,
-    pub place: Place,
+    pub place: AddressSpace,
     pub start: usize,
     pub bytes: usize,
     block: Arc<Block>,
@@ -85,28 +85,28 @@ pub struct Allocation {
 impl fmt::Display for Allocation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.place {
-            Place::Device(device) => write!(f, "memory {} of {} bytes on GPU {device}", self.id, self.bytes),
-            Place::Host => write!(f, "page-locked memory {} of {} bytes", self.id, self.bytes),
+            AddressSpace::Device(device) => write!(f, "memory {} of {} bytes on GPU {device}", self.id, self.bytes),
+            AddressSpace::Host => write!(f, "page-locked memory {} of {} bytes", self.id, self.bytes),
         }
     }
 }
 
 /// All memory.
 #[derive(Default)]
-pub struct Memory {
+pub struct Heap {
     live: BTreeMap<usize, Allocation>,
     freed: VecDeque<Allocation>,
     next_id: u64,
 }
 
-impl Memory {
+impl Heap {
     /// Bytes, not zero in number. None when the host has no more.
-    pub fn allocate(&mut self, place: Place, bytes: usize) -> Option<usize> {
+    pub fn allocate(&mut self, place: AddressSpace, bytes: usize) -> Option<usize> {
         self.allocate_aligned(place, bytes, ALIGN)
     }
 
     /// The same from an address on that is a multiple of `align`, a power of two up to that of a page.
-    pub fn allocate_aligned(&mut self, place: Place, bytes: usize, align: usize) -> Option<usize> {
+    pub fn allocate_aligned(&mut self, place: AddressSpace, bytes: usize, align: usize) -> Option<usize> {
         let block = Arc::new(Block::new(bytes, align)?);
         let start = block.base as usize + GUARD;
         let id = self.next_id;
@@ -117,7 +117,7 @@ impl Memory {
 
     /// Frees what starts at an address; whether there was something.
     pub fn free(&mut self, start: usize, host: bool) -> bool {
-        if self.live.get(&start).is_none_or(|found| (found.place == Place::Host) != host) {
+        if self.live.get(&start).is_none_or(|found| (found.place == AddressSpace::Host) != host) {
             return false;
         }
         let Some(allocation) = self.live.remove(&start) else { return false };
@@ -132,7 +132,7 @@ impl Memory {
 
     /// Frees all of a device; how many there were.
     pub fn free_device(&mut self, device: i32) -> usize {
-        let of_device = |allocation: &&Allocation| allocation.place == Place::Device(device);
+        let of_device = |allocation: &&Allocation| allocation.place == AddressSpace::Device(device);
         let starts: Vec<usize> = self.live.values().filter(of_device).map(|allocation| allocation.start).collect();
         starts.iter().filter(|start| self.free(**start, false)).count()
     }
@@ -170,8 +170,8 @@ impl Memory {
     /// Whether an address is in or beside page-locked memory, live or freed.
     pub fn is_pinned(&self, at: usize) -> bool {
         let mut all = self.live.range(..=at).next_back().map(|(_, allocation)| allocation).into_iter();
-        let near = |found: &Allocation| found.place == Place::Host && at < found.start + found.bytes + GUARD;
-        all.any(near) || self.freed_at(at).is_some_and(|freed| freed.place == Place::Host)
+        let near = |found: &Allocation| found.place == AddressSpace::Host && at < found.start + found.bytes + GUARD;
+        all.any(near) || self.freed_at(at).is_some_and(|freed| freed.place == AddressSpace::Host)
     }
 
     /// The number and offset of an address, for the log.
@@ -210,7 +210,7 @@ impl Memory {
 
     /// Bytes in use on a device.
     pub fn in_use(&self, device: i32) -> usize {
-        self.live.values().filter(|found| found.place == Place::Device(device)).map(|found| found.bytes).sum()
+        self.live.values().filter(|found| found.place == AddressSpace::Device(device)).map(|found| found.bytes).sum()
     }
 
     /// Number of live allocations.
@@ -230,8 +230,8 @@ mod tests {
 
     #[test]
     fn a_range_is_found_up_to_its_last_byte() {
-        let mut memory = Memory::default();
-        let start = memory.allocate(Place::Device(0), 100).unwrap();
+        let mut memory = Heap::default();
+        let start = memory.allocate(AddressSpace::Device(0), 100).unwrap();
         assert_eq!(memory.find(start + 90, 10).map(|found| found.id), Ok(0));
         assert!(memory.find(start + 90, 11).is_err_and(|text| text.contains("1 too many")));
         assert!(memory.find(start - 1, 1).is_err_and(|text| text.contains("1 bytes before memory 0")));
@@ -240,8 +240,8 @@ mod tests {
 
     #[test]
     fn freed_memory_is_known_as_such() {
-        let mut memory = Memory::default();
-        let start = memory.allocate(Place::Device(0), 100).unwrap();
+        let mut memory = Heap::default();
+        let start = memory.allocate(AddressSpace::Device(0), 100).unwrap();
         assert!(!memory.free(start, true), "not page-locked");
         assert!(memory.free(start, false) && !memory.free(start, false));
         assert!(memory.find(start + 3, 1).is_err_and(|text| text.contains("freed")));
@@ -252,8 +252,8 @@ mod tests {
 
     #[test]
     fn a_write_beside_an_allocation_is_seen() {
-        let mut memory = Memory::default();
-        let start = memory.allocate(Place::Device(0), 100).unwrap();
+        let mut memory = Heap::default();
+        let start = memory.allocate(AddressSpace::Device(0), 100).unwrap();
         assert!(memory.damage().is_empty());
         write(start + 100, 1);
         write(start - 1, 1);
@@ -266,6 +266,6 @@ mod tests {
 
     #[test]
     fn more_than_the_machine_has_is_refused() {
-        assert!(Memory::default().allocate(Place::Host, usize::MAX - 5).is_none());
+        assert!(Heap::default().allocate(AddressSpace::Host, usize::MAX - 5).is_none());
     }
 }

@@ -1,7 +1,7 @@
 //! Loaded kernels, and launches of them.
 
 use crate::codes::{INVALID_PTX, INVALID_VALUE, NO_BINARY_FOR_GPU, UNSUPPORTED_PTX_VERSION};
-use crate::memory::Place;
+use crate::memory::AddressSpace;
 use crate::state::state;
 use crate::{kernel, log};
 use libloading::Library;
@@ -162,7 +162,7 @@ impl Launch {
                 continue; // for no bytes
             }
             let found = state.memory.find(address, 0).map_err(|text| format!("argument {at} is {text}"))?;
-            if found.place != Place::Device(device) {
+            if found.place != AddressSpace::Device(device) {
                 return Err(format!("argument {at} is of {found}, the kernel runs on GPU {device}"));
             }
             held.push(found.clone());

@@ -1,9 +1,9 @@
 //! All that the fake holds, behind one lock.
 
 use crate::codes::{INVALID_CONTEXT, INVALID_HANDLE, NOT_INITIALIZED};
-use crate::fault::{self, Fault, Planned};
+use crate::fault::{self, InjectedFault, Planned};
 use crate::log;
-use crate::memory::Memory;
+use crate::memory::Heap;
 use crate::module::{Kernel, Module};
 use crate::stream::{Event, Stream};
 use serde_json::Value;
@@ -57,7 +57,7 @@ pub struct State {
     pub settings: Settings,
     pub faults: Vec<Planned>,
     pub contexts: BTreeMap<i32, Context>,
-    pub memory: Memory,
+    pub memory: Heap,
     pub streams: BTreeMap<usize, Arc<Stream>>,
     pub events: BTreeMap<usize, Arc<Event>>,
     pub modules: BTreeMap<usize, Arc<Module>>,
@@ -75,7 +75,7 @@ static STATE: LazyLock<Mutex<State>> = LazyLock::new(|| {
         settings: Settings::from_env(),
         faults: fault::parse(&faults).unwrap_or_else(|| panic!("FAKEGPU_FAULT={faults} is not a list of faults")),
         contexts: BTreeMap::new(),
-        memory: Memory::default(),
+        memory: Heap::default(),
         streams: BTreeMap::new(),
         events: BTreeMap::new(),
         modules: BTreeMap::new(),
@@ -132,9 +132,9 @@ pub fn reset() {
 pub fn call(name: &'static str, args: Value, body: impl FnOnce() -> Result<(), i32>) -> i32 {
     let fault = fault::strike(&mut state().faults, name);
     let code = match fault {
-        Some(Fault::Code(code)) => code,
-        Some(Fault::Skip) => 0,
-        Some(Fault::Late(_) | Fault::Pending | Fault::Hang) | None => {
+        Some(InjectedFault::Code(code)) => code,
+        Some(InjectedFault::Skip) => 0,
+        Some(InjectedFault::Late(_) | InjectedFault::Pending | InjectedFault::Hang) | None => {
             fault::set_of_call(fault);
             let code = body().err().unwrap_or(0);
             fault::set_of_call(None);

@@ -1,9 +1,9 @@
 //! Streams: threads that do work in order. Events: points in it.
 
 use crate::codes::ILLEGAL_ADDRESS;
-use crate::fault::{self, Fault};
+use crate::fault::{self, InjectedFault};
 use crate::log;
-use crate::memory::{Allocation, Place};
+use crate::memory::{AddressSpace, Allocation};
 use crate::module::Launch;
 use crate::nccl::Item;
 use crate::state::{epoch, hang, state};
@@ -59,7 +59,7 @@ impl Work {
 }
 
 struct Queue {
-    work: VecDeque<(Work, Option<Fault>)>,
+    work: VecDeque<(Work, Option<InjectedFault>)>,
     enqueued: u64,
     done: u64,
     closed: bool,
@@ -96,7 +96,7 @@ impl Stream {
     }
 
     /// Adds work with a fault.
-    pub fn enqueue_with(&self, work: Work, fault: Option<Fault>) {
+    pub fn enqueue_with(&self, work: Work, fault: Option<InjectedFault>) {
         let mut queue = self.lock();
         queue.work.push_back((work, fault));
         queue.enqueued += 1;
@@ -140,7 +140,7 @@ impl Stream {
         }
     }
 
-    fn step(&self, work: Work, fault: Option<Fault>) {
+    fn step(&self, work: Work, fault: Option<InjectedFault>) {
         if !work.is_order() {
             self.delay();
         }
@@ -158,9 +158,9 @@ impl Stream {
             work => work,
         };
         match fault {
-            Some(Fault::Hang) => hang(),
-            Some(Fault::Late(code)) => state().lose(self.device, code),
-            Some(Fault::Code(_) | Fault::Skip | Fault::Pending) | None => {}
+            Some(InjectedFault::Hang) => hang(),
+            Some(InjectedFault::Late(code)) => state().lose(self.device, code),
+            Some(InjectedFault::Code(_) | InjectedFault::Skip | InjectedFault::Pending) | None => {}
         }
         if lost() && !work.is_order() {
             return;
@@ -221,7 +221,8 @@ impl Stream {
     pub fn hold(&self, what: &str, side: Side, bytes: usize) -> Result<Allocation, String> {
         let state = state();
         let found = state.memory.find(address(side), bytes).map_err(|text| format!("{what} {text}"))?;
-        let place = if matches!(side, Side::Pinned(_)) { Place::Host } else { Place::Device(self.device) };
+        let place =
+            if matches!(side, Side::Pinned(_)) { AddressSpace::Host } else { AddressSpace::Device(self.device) };
         if found.place == place { Ok(found.clone()) } else { Err(format!("{what} {found}, which is not of {place:?}")) }
     }
 }

@@ -40,14 +40,14 @@ impl Default for GraphOptions {
 }
 
 /// What a step does, and three numbers that choose how.
-pub type Step = (u8, u16, u16, u16);
+pub type GrowthStep = (u8, u16, u16, u16);
 
 /// Kinds of steps are below this.
 pub const STEP_KINDS: u8 = 118;
 
 /// The graph of a list of steps.
 #[must_use]
-pub fn grow(steps: &[Step], options: GraphOptions) -> Graph {
+pub fn grow(steps: &[GrowthStep], options: GraphOptions) -> Graph {
     let mut grower = Grower::new(options);
     for &step in steps {
         grower.step(step);
@@ -209,7 +209,7 @@ impl Grower {
         groups[usize::from(by / 16) % groups.len()]
     }
 
-    fn step(&mut self, (kind, a, b, c): Step) {
+    fn step(&mut self, (kind, a, b, c): GrowthStep) {
         let o = self.options;
         match kind {
             0..=11 if self.path.len() == 1 => {

@@ -2,7 +2,7 @@
 
 use super::choices::Choices;
 use super::damage::damage;
-use super::grow::{GraphOptions, STEP_KINDS, Step, grow};
+use super::grow::{GraphOptions, GrowthStep, STEP_KINDS, grow};
 use super::pipelines::pipeline_text;
 use bucketeer::check::{Options, Verdict, prove_with};
 use bucketeer::ir::text::print;
@@ -101,7 +101,7 @@ pub fn prove_and_count(bytes: &[u8], counts: &mut ProofCounts) -> bool {
     true
 }
 
-fn steps(choices: &mut Choices<'_>) -> Vec<Step> {
+fn steps(choices: &mut Choices<'_>) -> Vec<GrowthStep> {
     let mut steps = Vec::new();
     while !choices.is_empty() && steps.len() < 100 {
         steps.push((choices.byte() % STEP_KINDS, choices.word(), choices.word(), choices.word()));

@@ -3,19 +3,16 @@
 //!
 //! Everything here panics where something is not as it should be, since that is how a test fails.
 
-mod calls;
 pub mod collective;
 pub mod fakegpu;
 pub mod files;
 pub mod filetests;
-pub mod interp;
 pub mod nccl_threads;
 pub mod planted;
 pub mod random;
 pub mod rewrite;
 pub mod stores;
 pub mod stress;
-mod tensor;
 
 pub use insta;
 use std::path::{Path, PathBuf};

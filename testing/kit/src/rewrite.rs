@@ -1,12 +1,12 @@
 //! Runs a pipeline on a text and holds the result to what must be true of every rewrite.
 
-use crate::interp::{Run, Settings, groups, run};
 use bucketeer::check::{Options, Verdict, prove_with};
+use bucketeer::ir::operators::OperatorId;
 use bucketeer::ir::text::{parse, print};
-use bucketeer::ir::{Dependencies, Graph, NodeId, Op, Operators, Strength, Variant, verify};
+use bucketeer::ir::{Dependencies, GlobalRank, Graph, NodeId, Op, Operators, Strength, Variant, verify};
 use bucketeer::passes::bucketing::{BucketPlan, Decision, Reason, Remark, Unpack};
 use bucketeer::passes::{PassReport, Pipeline};
-use bucketeer_eval::{Difference, EvalError, EvalOptions, Side, compare};
+use bucketeer_eval::{Difference, EvalOptions, Output, RankOutputs, compare};
 use bucketeer_formats::fx::FxText;
 use std::collections::{HashMap, HashSet};
 
@@ -22,8 +22,8 @@ pub struct Rewritten {
     pub graph: Graph,
     /// Of each pass.
     pub reports: Vec<PassReport>,
-    /// The results before, for each setting.
-    pub runs: Vec<Run>,
+    /// What each rank showed before, for each of the options.
+    pub runs: Vec<Vec<RankOutputs>>,
 }
 
 /// The operators that sketches make up compute, and do nothing else.
@@ -48,9 +48,50 @@ pub fn sketch(id: &str) -> String {
     std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
+/// Options with these values of symbols.
+pub fn with_symbols<const N: usize>(symbols: [(&str, i64); N]) -> EvalOptions {
+    EvalOptions { symbols: symbols.map(|(name, value)| (name.to_owned(), value)).into(), ..EvalOptions::default() }
+}
+
+/// What each rank shows that a graph's groups name, in use or not.
+pub fn evaluate(graph: &Graph, options: &EvalOptions) -> Vec<RankOutputs> {
+    let (graph, ranks) = with_members(graph);
+    let options = EvalOptions { ranks: Some(ranks), ..options.clone() };
+    bucketeer_eval::evaluate(&graph, &options).unwrap_or_else(|error| panic!("{error}\nin:\n{}", print(&graph)))
+}
+
+/// A graph with the members of all its groups, and how many ranks they are. What it does not say is made up: blocks of a
+/// group's size, or of two.
+fn with_members(graph: &Graph) -> (Graph, u32) {
+    let size = |size: Option<u32>| size.unwrap_or(2);
+    let listed = graph.groups().iter().flat_map(|group| group.members.iter().flatten());
+    let most = listed.map(|rank| rank.0 + 1).max().unwrap_or(1);
+    let ranks = graph.groups().iter().fold(most, |ranks, group| ranks.next_multiple_of(size(group.size)));
+    let mut graph = graph.clone();
+    let groups: Vec<_> = graph.order().iter().filter_map(|&id| graph.collective(id)).map(|c| c.group).collect();
+    for id in groups {
+        let group = graph.group_mut(id);
+        let size = *group.size.get_or_insert(2);
+        if group.members.is_empty() {
+            let block = |nth| (nth * size..(nth + 1) * size).map(GlobalRank).collect();
+            group.members = (0..ranks / size).map(block).collect();
+        }
+    }
+    (graph, ranks)
+}
+
+/// Whether a result left without a wait, or the parts of one, in order.
+fn pending(output: &Output) -> Vec<bool> {
+    match output {
+        Output::Tensor(tensor) => vec![tensor.pending],
+        Output::Tuple(parts) => parts.iter().flat_map(pending).collect(),
+        Output::Number(_) | Output::Opaque(_) => Vec::new(),
+    }
+}
+
 /// Rewrites, runs both on every rank, and checks what holds for every rewrite.
 pub fn rewrite(text: &str, pipeline: &str) -> Rewritten {
-    rewrite_graph(read(text), pipeline, &[Settings::default()])
+    rewrite_graph(read(text), pipeline, &[EvalOptions::default()])
 }
 
 /// The same, without running: for graphs too large to compute.
@@ -58,14 +99,14 @@ pub fn rewrite_shapes(text: &str, pipeline: &str) -> Rewritten {
     rewrite_graph(read(text), pipeline, &[])
 }
 
-/// Rewrites a graph, runs both with each of the settings, and checks what holds for every rewrite.
-pub fn rewrite_graph(before: Graph, pipeline: &str, settings: &[Settings]) -> Rewritten {
+/// Rewrites a graph, runs both with each of the options, and checks what holds for every rewrite.
+pub fn rewrite_graph(before: Graph, pipeline: &str, options: &[EvalOptions]) -> Rewritten {
     let passes: Pipeline = pipeline.parse().unwrap_or_else(|error| panic!("{error}"));
     let mut graph = before.clone();
     let reports = passes.run(&mut graph).unwrap_or_else(|error| panic!("{error}\nin:\n{}", print(&before)));
-    let rewritten =
-        Rewritten { runs: settings.iter().map(|settings| run(&before, settings)).collect(), before, graph, reports };
-    rewritten.check(&passes, settings).unwrap_or_else(|fault| {
+    let runs = options.iter().map(|options| evaluate(&before, options)).collect();
+    let rewritten = Rewritten { before, graph, reports, runs };
+    rewritten.check(&passes, options).unwrap_or_else(|fault| {
         panic!("{fault}\nbefore:\n{}\nafter:\n{}", print(&rewritten.before), print(&rewritten.graph))
     });
     rewritten
@@ -177,26 +218,16 @@ impl Rewritten {
     }
 
     /// Everything that holds for every rewrite.
-    fn check(&self, passes: &Pipeline, settings: &[Settings]) -> Result<(), String> {
+    fn check(&self, passes: &Pipeline, options: &[EvalOptions]) -> Result<(), String> {
         verify(&self.graph).map_err(|errors| errors.to_string())?;
         self.check_caps()?;
         self.check_members()?;
         self.check_order()?;
         self.check_waits()?;
         self.check_proof()?;
-        for (setting, before) in settings.iter().zip(&self.runs) {
-            self.check_evaluation(setting)?;
-            let after = run(&self.graph, &Settings { laid_out: self.made(), ..setting.clone() });
-            if let Some(difference) = before.difference(&after) {
-                return Err(difference);
-            }
-            if before.races.is_empty() && !after.races.is_empty() {
-                return Err(after.races.join("\n"));
-            }
-            let may_share = self.outputs_may_share();
-            if let Some((a, b)) = after.shared.iter().find(|pair| !may_share && !before.shared.contains(pair)) {
-                return Err(format!("outputs `{a}` and `{b}` share memory and did not before"));
-            }
+        self.check_promotions()?;
+        for (options, before) in options.iter().zip(&self.runs) {
+            self.check_evaluation(options, before)?;
         }
         let mut again = self.graph.clone();
         passes.run(&mut again).map_err(|error| format!("second run: {error}"))?;
@@ -220,42 +251,46 @@ impl Rewritten {
         }
     }
 
-    /// The evaluator finds no difference, in graphs that it can run.
-    fn check_evaluation(&self, settings: &Settings) -> Result<(), String> {
-        let symbols = settings.symbols.iter().map(|(name, &value)| (name.clone(), value)).collect();
-        // Who is in a group that nobody lists: the same as for the interpreter.
-        let groups = groups(&self.before).collect();
-        let options = EvalOptions { symbols, groups, ..EvalOptions::default() };
-        let comparison = match compare(&self.before, &self.graph, &options) {
-            Ok(comparison) => comparison,
-            Err(EvalError::Side { side: Side::Before, error }) if self.cannot_be_evaluated(&error) => return Ok(()),
-            Err(error) => return Err(error.to_string()),
-        };
+    /// The evaluator finds no difference, and what left without a wait, and nothing else, still does. Memory that the
+    /// rewrite made lies as it says.
+    fn check_evaluation(&self, options: &EvalOptions, before: &[RankOutputs]) -> Result<(), String> {
+        let laid_out = self.made().map(|id| self.graph.name_of(id).to_owned()).collect();
+        let ((old, ranks), (new, _)) = (with_members(&self.before), with_members(&self.graph));
+        let options = EvalOptions { laid_out, ranks: Some(ranks), ..options.clone() };
+        let comparison = compare(&old, &new, &options).map_err(|error| error.to_string())?;
         let allowed =
             |difference: &&Difference| self.outputs_may_share() && matches!(difference, Difference::Sharing { .. });
-        let found = comparison.differences.iter().find(|difference| !allowed(difference));
-        found.map_or(Ok(()), |difference| Err(format!("the evaluator finds that {difference}")))
+        if let Some(difference) = comparison.differences.iter().find(|difference| !allowed(difference)) {
+            return Err(format!("the evaluator finds that {difference}"));
+        }
+        let left = |runs: &[RankOutputs]| -> Vec<bool> {
+            runs.iter().flat_map(|rank| &rank.outputs).flat_map(pending).collect()
+        };
+        if left(before) != left(&evaluate(&self.graph, &options)) {
+            return Err("results left in flight that did not before, or landed".to_owned());
+        }
+        Ok(())
     }
 
-    /// The evaluator needs the types of tensors, and is told of groups by name.
-    fn cannot_be_evaluated(&self, error: &EvalError) -> bool {
-        let mut names = HashSet::new();
-        let namesakes = !self.before.groups().iter().all(|group| names.insert(&*group.name));
-        matches!(error, EvalError::UnknownType { .. }) || (namesakes && matches!(error, EvalError::Group { .. }))
+    /// What the rewrite packs has one dtype: no conversion is left to promotion.
+    fn check_promotions(&self) -> Result<(), String> {
+        for id in self.made().filter(|&id| self.graph.operator_of(id).id() == OperatorId::Cat) {
+            let mut dtypes = self.graph.operands(id).iter().map(|&part| self.graph.tensor(part).map(|ty| ty.dtype));
+            let first = dtypes.next();
+            if dtypes.any(|dtype| Some(dtype) != first) {
+                return Err(format!("`{}` promotes dtypes", self.graph.name_of(id)));
+            }
+        }
+        Ok(())
     }
 
-    /// Names of the calls that the rewrite made.
-    fn made(&self) -> HashSet<String> {
-        let call = |graph: &Graph, id: NodeId| matches!(graph.node(id).op, Op::Call(_));
-        let old: HashSet<&str> = self
-            .before
-            .order()
-            .iter()
-            .filter(|&&id| call(&self.before, id))
-            .map(|&id| self.before.name_of(id))
-            .collect();
-        let new = self.graph.order().iter().filter(|&&id| call(&self.graph, id)).map(|&id| self.graph.name_of(id));
-        new.filter(|name| !old.contains(name)).map(str::to_owned).collect()
+    /// The calls that the rewrite made.
+    fn made(&self) -> impl Iterator<Item = NodeId> {
+        let call = |graph: &Graph, id: &NodeId| matches!(graph.node(*id).op, Op::Call(_));
+        let old = self.before.order().iter().filter(|id| call(&self.before, id)).map(|&id| self.before.name_of(id));
+        let old: HashSet<&str> = old.collect();
+        let calls = self.graph.order().iter().copied().filter(move |id| call(&self.graph, id));
+        calls.filter(move |&id| !old.contains(self.graph.name_of(id)))
     }
 
     fn check_caps(&self) -> Result<(), String> {

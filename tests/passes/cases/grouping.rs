@@ -3,8 +3,8 @@
 use super::{Buckets, rewrite, rewrite_graph};
 use bucketeer::ir::Order;
 use bucketeer::passes::bucketing::Reason;
-use kit::interp::Settings;
-use kit::rewrite::{ALL, read, sketch};
+use bucketeer_eval::EvalOptions;
+use kit::rewrite::{ALL, read, sketch, with_symbols};
 
 const BYTES: &str = "bucket-all-gather{cap=none,mixed-dtype=bytes}";
 
@@ -92,8 +92,8 @@ fn dt_1_split_keeps_dtypes_apart() {
 
 #[test]
 fn dt_1_bytes_travel_together_each_member_at_a_multiple_of_its_element_size() {
-    let raw = Settings { raw_inputs: true, ..Settings::default() };
-    let done = rewrite_graph(read(&sketch("dt-1")), BYTES, &[Settings::default(), raw], &[&["g0", "g1", "g2"]]);
+    let raw = EvalOptions { raw_inputs: true, ..EvalOptions::default() };
+    let done = rewrite_graph(read(&sketch("dt-1")), BYTES, &[EvalOptions::default(), raw], &[&["g0", "g1", "g2"]]);
     assert_eq!(done.count("all_gather"), 1);
     // 10 bytes of bf16, 2 of padding, 12 of f32, 16 of i64: offsets 0, 12 and 24.
     assert!(done.text().contains("[10, 2, 12, 16], 1)"), "{}", done.text());
@@ -123,9 +123,8 @@ fn zero_1_empty_members_take_no_bytes_and_empty_buckets_no_launch() {
 
 #[test]
 fn dyn_1_hints_serve_policy_and_sizes_stay_symbolic() {
-    let settings: Vec<_> =
-        [8, 6, 0].map(|size| Settings { symbols: [("u0".to_owned(), size)].into(), ..Settings::default() }).into();
-    let done = rewrite_graph(read(&sketch("dyn-1")), ALL, &settings, &[&["g0", "g1"]]);
+    let options = [8, 6, 0].map(|size| with_symbols([("u0", size)]));
+    let done = rewrite_graph(read(&sketch("dyn-1")), ALL, &options, &[&["g0", "g1"]]);
     assert_eq!(done.count("all_gather"), 1);
     // A literal 8 would be the hint burnt in; `8` is also the size of the gathered b, f32[8], so look at arguments.
     let literal = done.graph.order().iter().any(|&id| {
@@ -175,7 +174,7 @@ fn pg_1_groups_travel_apart_and_offsets_use_the_index_inside_the_group() {
                   group T:2 = [[0, 1], [2, 3], [4, 5], [6, 7]]\n";
     let done = rewrite(&(groups.to_owned() + &sketch("pg-1")), ALL, &[&["g0", "g2"]]);
     assert_eq!(done.count("all_gather"), 2);
-    assert_eq!(done.runs[0].outputs.len(), 8);
+    assert_eq!(done.runs[0].len(), 8);
 }
 
 #[test]

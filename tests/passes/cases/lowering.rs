@@ -1,8 +1,8 @@
 //! Stage `lower`: what of it the rewritten graph answers for; the rest is for the lowered program.
 
 use super::{GATHER, beside, rewrite, rewrite_graph, rewrite_shapes};
-use kit::interp::Settings;
-use kit::rewrite::{ALL, read, sketch};
+use bucketeer_eval::{EvalOptions, RankOutputs};
+use kit::rewrite::{ALL, evaluate, read, sketch};
 
 #[test]
 fn alias_1_the_input_of_a_reduce_is_not_overwritten() {
@@ -12,12 +12,10 @@ fn alias_1_the_input_of_a_reduce_is_not_overwritten() {
     );
     let done = rewrite(&text, ALL, &[&["s", "t"]]);
     assert_eq!(done.count("all_reduce"), 1);
-    let before: Vec<_> = done.runs[0].inputs.clone();
-    let fresh = kit::interp::run(
-        &read("a = input f32[4,4]; b = input f32[4]; z = all_reduce(a, sum, G0:2); w = wait(z); output(w)"),
-        &Settings::default(),
-    );
-    assert_eq!(before, fresh.inputs);
+    let fresh = "a = input f32[4,4]; b = input f32[4]; z = all_reduce(a, sum, G0:2); w = wait(z); output(w)";
+    let fresh = evaluate(&read(fresh), &EvalOptions::default());
+    let inputs = |ranks: &[RankOutputs]| ranks.iter().map(|rank| rank.inputs.clone()).collect::<Vec<_>>();
+    assert_eq!(inputs(&done.runs[0]), inputs(&fresh));
 }
 
 #[test]
@@ -90,7 +88,7 @@ fn dt_3_narrow_floats_and_bools_are_gathered_bit_for_bit() {
     let text = "q = input f8e4m3[16]; m = input bool[16]; r = input f8e4m3[3]; n = input bool[5]\n\
                 g = all_gather(q, G0:2); h = all_gather(m, G0:2); i = all_gather(r, G0:2); j = all_gather(n, G0:2)\n\
                 output(wait(g), wait(h), wait(i), wait(j))";
-    let raw = [Settings { raw_inputs: true, ..Settings::default() }, Settings::default()];
+    let raw = [EvalOptions { raw_inputs: true, ..EvalOptions::default() }, EvalOptions::default()];
     assert_eq!(rewrite_graph(read(text), ALL, &raw, &[&["g", "i"], &["h", "j"]]).count("all_gather"), 2);
     let bytes = "bucket-all-gather{cap=none,mixed-dtype=bytes}";
     assert_eq!(rewrite_graph(read(text), bytes, &raw, &[&["g", "h", "i", "j"]]).count("all_gather"), 1);

@@ -16,7 +16,7 @@ mod reading;
 mod scheduling;
 
 use bucketeer::ir::Graph;
-use kit::interp::Settings;
+use bucketeer_eval::EvalOptions;
 use kit::rewrite::Rewritten;
 
 /// The members of all buckets, by name and in order.
@@ -42,8 +42,8 @@ fn rewrite_shapes(text: &str, pipeline: &str, buckets: Buckets<'_>) -> Rewritten
 
 /// [`kit::rewrite::rewrite_graph`], which has to make these buckets.
 #[track_caller]
-fn rewrite_graph(graph: Graph, pipeline: &str, settings: &[Settings], buckets: Buckets<'_>) -> Rewritten {
-    expect(kit::rewrite::rewrite_graph(graph, pipeline, settings), buckets)
+fn rewrite_graph(graph: Graph, pipeline: &str, options: &[EvalOptions], buckets: Buckets<'_>) -> Rewritten {
+    expect(kit::rewrite::rewrite_graph(graph, pipeline, options), buckets)
 }
 
 /// A graph with its buckets, which have to be these; not evaluated.

@@ -1,7 +1,7 @@
 //! Stage `lower`: programs of the sketches, as they are and bucketed. Each is proven against its graph.
 
 use super::{Buckets, GATHER, beside, bucketed};
-use bucketeer::check::program::{Verdict, prove};
+use bucketeer::check::program::{ProgramVerdict, prove};
 use bucketeer::ir::Graph;
 use bucketeer::passes::lowering::{LowerOptions, lower};
 use bucketeer::program::{BufferKind, Collective, Operand, Path, Program, StepKind};
@@ -10,7 +10,7 @@ use kit::rewrite::{read, sketch};
 fn proven(graph: &Graph, options: &LowerOptions) -> Program {
     let (program, _) = lower(graph, options).unwrap_or_else(|error| panic!("{error}"));
     match prove(graph, &program) {
-        Verdict::Equal(_) => program,
+        ProgramVerdict::Equal(_) => program,
         other => panic!("{other:?}\n{program}"),
     }
 }

@@ -14,18 +14,18 @@ use std::ptr::NonNull;
 pub const ALIGN_BYTES: usize = 64;
 
 /// Zeroed bytes at a fixed address, freed on drop.
-pub struct Memory {
+pub struct HostAllocation {
     start: NonNull<u8>,
     layout: Layout,
 }
 
-// SAFETY: `Memory` owns its allocation, which is tied to no thread. All access goes through `bytes` and `bytes_mut`,
+// SAFETY: `HostAllocation` owns its bytes, which are tied to no thread. All access goes through `bytes` and `bytes_mut`,
 // whose callers promise that no two threads use overlapping ranges at once unless both only read.
-unsafe impl Send for Memory {}
+unsafe impl Send for HostAllocation {}
 // SAFETY: as above.
-unsafe impl Sync for Memory {}
+unsafe impl Sync for HostAllocation {}
 
-impl Memory {
+impl HostAllocation {
     /// Allocates; pages that nobody touches cost nothing. `None` when the size is above `isize::MAX` or the system
     /// refuses.
     pub fn new(bytes: usize) -> Option<Self> {
@@ -73,7 +73,7 @@ impl Memory {
     }
 }
 
-impl Drop for Memory {
+impl Drop for HostAllocation {
     fn drop(&mut self) {
         if self.layout.size() != 0 {
             // SAFETY: `start` came from `alloc_zeroed` with this layout, and is freed once.

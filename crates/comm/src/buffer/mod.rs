@@ -33,7 +33,7 @@ pub use memory::ALIGN_BYTES;
 use super::device::{DeviceBuffer, ordinal};
 use super::lock;
 use leases::Leases;
-use memory::Memory;
+use memory::HostAllocation;
 use std::fmt;
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
@@ -102,7 +102,7 @@ impl fmt::Display for Holder {
 
 struct Inner {
     /// Empty for memory of a device.
-    memory: Memory,
+    memory: HostAllocation,
     device: Option<DeviceBuffer>,
     leases: Mutex<Leases>,
 }
@@ -117,7 +117,7 @@ impl Arena {
     /// # Errors
     /// [`BufferError::Memory`] above 2^63 bytes, or when the system refuses.
     pub fn new(bytes: u64) -> Result<Self, BufferError> {
-        let memory = usize::try_from(bytes).ok().and_then(Memory::new).ok_or(BufferError::Memory { bytes })?;
+        let memory = usize::try_from(bytes).ok().and_then(HostAllocation::new).ok_or(BufferError::Memory { bytes })?;
         Ok(Self(Arc::new(Inner { memory, device: None, leases: Mutex::default() })))
     }
 
@@ -128,7 +128,7 @@ impl Arena {
     /// [`BufferError::Memory`] when not even its bookkeeping can be allocated.
     #[cfg(feature = "nccl")]
     pub fn on_device(memory: DeviceBuffer) -> Result<Self, BufferError> {
-        let none = Memory::new(0).ok_or(BufferError::Memory { bytes: 0 })?;
+        let none = HostAllocation::new(0).ok_or(BufferError::Memory { bytes: 0 })?;
         Ok(Self(Arc::new(Inner { memory: none, device: Some(memory), leases: Mutex::default() })))
     }
 

@@ -3,7 +3,7 @@
 
 use super::element::{Bf16, F16, Real};
 use super::half::{round_bf16, to_bf16};
-use super::strided::{Plane, Step, map};
+use super::strided::{ElementMap, Plane, map};
 use bucketeer_types::DType;
 use multiversion::multiversion;
 use std::marker::PhantomData;
@@ -49,7 +49,7 @@ impl<T, U> Convert<T, U> {
     const STEP: Self = Self(PhantomData);
 }
 
-impl<const A: usize, const B: usize, T, U> Step<A, B> for Convert<T, U>
+impl<const A: usize, const B: usize, T, U> ElementMap<A, B> for Convert<T, U>
 where
     T: Real<Bytes = [u8; A]>,
     U: Real<Bytes = [u8; B]>,
@@ -69,7 +69,7 @@ struct Narrow;
 /// by one the compiler chooses between number and NaN behind the cut, which takes a tenth longer.
 const BLOCK: usize = 32;
 
-impl Step<4, 2> for Narrow {
+impl ElementMap<4, 2> for Narrow {
     #[inline(always)]
     fn one(self, element: [u8; 4]) -> [u8; 2] {
         to_bf16(f32::from_le_bytes(element)).to_le_bytes()

@@ -31,7 +31,7 @@ pub struct Plane {
 }
 
 /// What becomes of an element of `A` bytes.
-pub trait Step<const A: usize, const B: usize>: Copy {
+pub trait ElementMap<const A: usize, const B: usize>: Copy {
     fn one(self, element: [u8; A]) -> [u8; B];
 
     /// All of a line that lies end to end on both sides. Both have equally many.
@@ -48,7 +48,12 @@ pub trait Step<const A: usize, const B: usize>: Copy {
 /// # Panics
 /// When an element is outside of a slice, or there is none.
 #[inline(always)]
-pub fn map<const A: usize, const B: usize>(source: &[u8], target: &mut [u8], plane: Plane, step: impl Step<A, B>) {
+pub fn map<const A: usize, const B: usize>(
+    source: &[u8],
+    target: &mut [u8],
+    plane: Plane,
+    step: impl ElementMap<A, B>,
+) {
     let Plane { lines, elements, in_turns } = plane;
     let tile = if in_turns { TILE } else { elements.size };
     for first in (0..elements.size).step_by(tile) {
@@ -62,7 +67,12 @@ pub fn map<const A: usize, const B: usize>(source: &[u8], target: &mut [u8], pla
 }
 
 #[inline(always)]
-fn map_line<const A: usize, const B: usize>(source: &[u8], target: &mut [u8], elements: Loop, step: impl Step<A, B>) {
+fn map_line<const A: usize, const B: usize>(
+    source: &[u8],
+    target: &mut [u8],
+    elements: Loop,
+    step: impl ElementMap<A, B>,
+) {
     let Loop { size, from, to } = elements;
     if (from, to) == (A, B) {
         return step.line(&source.as_chunks::<A>().0[..size], &mut target.as_chunks_mut::<B>().0[..size]);
@@ -77,7 +87,7 @@ fn map_line<const A: usize, const B: usize>(source: &[u8], target: &mut [u8], el
 #[derive(Clone, Copy)]
 struct Move;
 
-impl<const N: usize> Step<N, N> for Move {
+impl<const N: usize> ElementMap<N, N> for Move {
     #[inline(always)]
     fn one(self, element: [u8; N]) -> [u8; N] {
         element

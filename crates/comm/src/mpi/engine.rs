@@ -8,8 +8,8 @@
 //! ([`Note::Break`]). Messages for these that are on their way are taken in and dropped ([`Engine::drain`]): so every
 //! send ends, buffers come back, and MPI can be ended.
 
-use super::flight::{Flight, Outcome, Post, Step};
-use super::note::{Arrival, Break, Note, Place};
+use super::flight::{Flight, Outcome, Post, Progress};
+use super::note::{Arrival, Break, CallId, Note};
 use super::peers::{Known, Peers};
 use super::wire::{Finished, MAX_TAG, Wire};
 use crate::error::{CommError, Fate, Site};
@@ -40,7 +40,7 @@ struct Joined {
     /// The first error; since then nothing is launched.
     broken: Option<Arc<CommError>>,
     /// The call that the error is about, if this rank has not launched it.
-    ahead: Option<Place>,
+    ahead: Option<CallId>,
     /// Whether the others know that it is broken here.
     told: bool,
 }
@@ -255,10 +255,10 @@ impl Engine {
         loop {
             let Some(flight) = self.flights.get_mut(&id) else { return };
             match flight.step(id, &mut self.wire, self.message_bytes, &mut self.scratch) {
-                Ok(Step::Waits) => return,
-                Ok(Step::Goes) if flight.is_long() => return self.busy.push_back(id),
-                Ok(Step::Goes) => {}
-                Ok(Step::Done) => return self.end(id, Ok(())),
+                Ok(Progress::Waits) => return,
+                Ok(Progress::Goes) if flight.is_long() => return self.busy.push_back(id),
+                Ok(Progress::Goes) => {}
+                Ok(Progress::Done) => return self.end(id, Ok(())),
                 Err((place, _)) => {
                     let rank = flight.group.members()[place];
                     return self.lose(rank, Fate::Lost);
@@ -288,7 +288,7 @@ impl Engine {
     }
 
     /// Gives a group up, for an error that is about the call `at`. The first error stays the cause of all later ones.
-    fn break_group(&mut self, index: usize, error: CommError, at: Option<Place>) {
+    fn break_group(&mut self, index: usize, error: CommError, at: Option<CallId>) {
         self.break_some(index, error, at, |_, _| true);
     }
 
@@ -297,8 +297,8 @@ impl Engine {
         &mut self,
         index: usize,
         error: CommError,
-        at: Option<Place>,
-        is_over: impl Fn(&Flight, Place) -> bool,
+        at: Option<CallId>,
+        is_over: impl Fn(&Flight, CallId) -> bool,
     ) {
         let joined = &mut self.joined[index];
         if joined.broken.is_none() {
@@ -307,8 +307,8 @@ impl Engine {
         let cause = joined.broken.get_or_insert_with(|| Arc::new(error)).clone();
         let open =
             joined.lanes.iter().flat_map(|(lane, calls)| calls.open.iter().map(|(seq, id)| ((*lane, *seq), *id)));
-        let is_over = |(place, id): &(Place, u64)| self.flights.get(id).is_some_and(|flight| is_over(flight, *place));
-        let over: Vec<(Place, u64)> = open.filter(is_over).collect();
+        let is_over = |(place, id): &(CallId, u64)| self.flights.get(id).is_some_and(|flight| is_over(flight, *place));
+        let over: Vec<(CallId, u64)> = open.filter(is_over).collect();
         // That a rank ends before the others is no fault.
         let is_fault = !over.is_empty() || !matches!(*cause, CommError::Remote { fate: Fate::Left, .. });
         self.faulty |= is_fault;
@@ -324,7 +324,7 @@ impl Engine {
     }
 
     /// Tells the members that a group is broken here, unless they know; and what this rank does nothing more for.
-    fn tell_broken(&mut self, index: usize, cause: &CommError, at: Option<Place>, given_up: Vec<Place>) {
+    fn tell_broken(&mut self, index: usize, cause: &CommError, at: Option<CallId>, given_up: Vec<CallId>) {
         if std::mem::replace(&mut self.joined[index].told, true) && given_up.is_empty() {
             return;
         }
@@ -466,9 +466,9 @@ impl Engine {
                 }
             }
             Known::Break(Break { cause, at, given_up }) => {
-                let mut flipped = |(lane, seq): Place| (flip(lane), seq);
+                let mut flipped = |(lane, seq): CallId| (flip(lane), seq);
                 let at = at.map(&mut flipped);
-                let given_up: BTreeSet<Place> = given_up.into_iter().map(flipped).collect();
+                let given_up: BTreeSet<CallId> = given_up.into_iter().map(flipped).collect();
                 // It arrives at no more calls. Those that it has arrived at, and did not give up, may still end well.
                 self.break_some(index, cause, at, |flight, at| {
                     given_up.contains(&at) || flight.others().any(|other| other == place) && !flight.has_arrived(place)

@@ -62,7 +62,7 @@ pub struct Post {
 }
 
 /// What a step of a call came to.
-pub enum Step {
+pub enum Progress {
     /// It waits for ranks or messages.
     Waits,
     /// It has more to do.
@@ -153,12 +153,12 @@ impl Flight {
         wire: &mut Wire,
         message_bytes: u64,
         scratch: &mut Vec<u8>,
-    ) -> Result<Step, (usize, String)> {
+    ) -> Result<Progress, (usize, String)> {
         if self.requests > 0 {
-            return Ok(Step::Waits);
+            return Ok(Progress::Waits);
         }
         match self.stage {
-            Stage::Gathering if self.missing > 0 => return Ok(Step::Waits),
+            Stage::Gathering if self.missing > 0 => return Ok(Progress::Waits),
             Stage::Gathering => {
                 self.stage = Stage::First;
                 let moves = std::mem::take(&mut self.plan.first);
@@ -170,7 +170,7 @@ impl Flight {
                     self.stage = Stage::Second;
                     let moves = std::mem::take(&mut self.plan.second);
                     self.post(id, &moves, wire, message_bytes)?;
-                    return Ok(Step::Goes);
+                    return Ok(Progress::Goes);
                 };
                 let mut until = from;
                 while until < sum.output.bytes().min(from + STEP_BYTES) {
@@ -179,9 +179,9 @@ impl Flight {
                 let more = until < sum.output.bytes();
                 self.stage = if more { Stage::Summing(at, until) } else { Stage::Summing(at + 1, 0) };
             }
-            Stage::Second => return Ok(Step::Done),
+            Stage::Second => return Ok(Progress::Done),
         }
-        Ok(Step::Goes)
+        Ok(Progress::Goes)
     }
 
     /// Receives before it sends, so that messages find their place when they come.

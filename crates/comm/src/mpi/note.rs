@@ -19,7 +19,7 @@ pub const VERSION: u64 = 2;
 pub struct Malformed;
 
 /// A call of a group: its lane and number.
-pub type Place = (Lane, u64);
+pub type CallId = (Lane, u64);
 
 /// A rank has arrived at a call.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -37,9 +37,9 @@ pub struct Break {
     #[serde(with = "Cause")]
     pub cause: CommError,
     /// The call that the cause is about, if any.
-    pub at: Option<Place>,
+    pub at: Option<CallId>,
     /// Calls for which it will do nothing more.
-    pub given_up: Vec<Place>,
+    pub given_up: Vec<CallId>,
 }
 
 /// Of groups, `group` is the sender's own number.

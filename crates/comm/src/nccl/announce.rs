@@ -8,7 +8,7 @@
 
 use super::World;
 use super::channel::{Channel, fnv};
-use super::verdict::{Place, Verdict};
+use super::verdict::{GroupFailure, LaunchSite};
 use crate::backend::Announced;
 use crate::call::Op;
 use crate::compare::{Side, difference};
@@ -24,7 +24,7 @@ use std::sync::atomic::Ordering;
 
 /// One launch, as two ranks see it.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
-struct Step {
+struct SharedLaunch {
     group: String,
     /// Sends and receives between the two are told by their sender.
     calls: Vec<CallSignature>,
@@ -122,7 +122,7 @@ impl World {
         read.iter().for_each(|(key, _)| drop(self.store.remove(key)));
     }
 
-    fn compare_shared(&self, shared: &Shared, launches: &[Announced]) -> Result<(), Verdict> {
+    fn compare_shared(&self, shared: &Shared, launches: &[Announced]) -> Result<(), GroupFailure> {
         let channel = &shared.channels[0];
         let list_of = |rank: GlobalRank| format!("{}/list/{}", shared.key, rank.0);
         let own_steps = steps(shared, launches);
@@ -134,21 +134,22 @@ impl World {
         let lost = |error| self.store_failure(channel, &error);
         self.store.set(&list_of(self.store.rank()), &list(&own_steps)).map_err(lost)?;
         let theirs = self.meet(channel, &[list_of(other)], |_| other)?;
-        let theirs: Vec<Step> = theirs.first().and_then(|text| serde_json::from_slice(text).ok()).unwrap_or_default();
-        let ours: Vec<Step> = serde_json::from_slice(&list(&own_steps)).unwrap_or_default();
+        let theirs: Vec<SharedLaunch> =
+            theirs.first().and_then(|text| serde_json::from_slice(text).ok()).unwrap_or_default();
+        let ours: Vec<SharedLaunch> = serde_json::from_slice(&list(&own_steps)).unwrap_or_default();
         Err(first_difference(channel, self.store.rank(), other, (&ours, &theirs)))
     }
 }
 
 /// The launches of this rank that another of the set sees, in order.
-fn steps(shared: &Shared, launches: &[Announced]) -> Vec<Step> {
+fn steps(shared: &Shared, launches: &[Announced]) -> Vec<SharedLaunch> {
     let mut steps = Vec::new();
     for launch in launches {
         if !shared.channels.iter().any(|channel| channel.group.is(&launch.group)) {
             continue;
         }
         let (own, group) = (launch.group.rank().0, &launch.group);
-        let mut step = Step { group: group.name().to_owned(), calls: Vec::new(), pairs: Vec::new() };
+        let mut step = SharedLaunch { group: group.name().to_owned(), calls: Vec::new(), pairs: Vec::new() };
         for call in &launch.calls {
             match (call.op(), call.op().peer()) {
                 (_, None) => step.calls.push(CallSignature::of(call)),
@@ -169,13 +170,13 @@ fn steps(shared: &Shared, launches: &[Announced]) -> Vec<Step> {
 }
 
 /// Without what may differ between ranks of one and the same collective: how an all-to-all is split.
-fn digestible(mut step: Step) -> Step {
+fn digestible(mut step: SharedLaunch) -> SharedLaunch {
     step.calls = step.calls.into_iter().map(CallSignature::without_splits).collect();
     step
 }
 
 /// As much of a list as a store takes, from its start.
-fn list(steps: &[Step]) -> Vec<u8> {
+fn list(steps: &[SharedLaunch]) -> Vec<u8> {
     let mut text = vec![b'['];
     for step in steps {
         let one = serde_json::to_vec(step).unwrap_or_default();
@@ -191,12 +192,17 @@ fn list(steps: &[Step]) -> Vec<u8> {
     text
 }
 
-fn first_difference(channel: &Channel, own: GlobalRank, other: GlobalRank, lists: (&[Step], &[Step])) -> Verdict {
+fn first_difference(
+    channel: &Channel,
+    own: GlobalRank,
+    other: GlobalRank,
+    lists: (&[SharedLaunch], &[SharedLaunch]),
+) -> GroupFailure {
     let (ours, theirs) = lists;
     let swap = own > other;
     let between = if swap { vec![other, own] } else { vec![own, other] };
-    let verdict = |seq: usize, what: &str, values: (String, String)| Verdict::Mismatch {
-        place: Place { op: "announce".to_owned(), seq: seq as u64, pair: None },
+    let verdict = |seq: usize, what: &str, values: (String, String)| GroupFailure::Mismatch {
+        place: LaunchSite { op: "announce".to_owned(), seq: seq as u64, pair: None },
         what: what.to_owned(),
         between: between.clone(),
         values: if swap { (values.1, values.0) } else { values },
@@ -218,7 +224,7 @@ fn first_difference(channel: &Channel, own: GlobalRank, other: GlobalRank, lists
 }
 
 /// A launch in words: `all_reduce sum f32 x 4 on G`.
-fn told(step: &Step) -> String {
+fn told(step: &SharedLaunch) -> String {
     let mut parts: Vec<String> = step.calls.iter().map(ToString::to_string).collect();
     parts.extend(step.pairs.iter().map(|(from, to, bytes)| format!("{bytes} bytes from group rank {from} to {to}")));
     let more = parts.len().saturating_sub(MOST_PARTS);

@@ -4,7 +4,7 @@ use super::World;
 use super::enqueue::HeldOfHost;
 use super::launched::{Launched, Scratch};
 use super::record::FlightRecord;
-use super::verdict::{Launch, Place, Report, Verdict};
+use super::verdict::{GroupFailure, Launch, LaunchSite, Report};
 use crate::call::Call;
 use crate::error::{CommError, Fate, Site};
 use crate::group::{Group, numbers};
@@ -41,7 +41,7 @@ pub struct State {
     /// On its way, in the stream's order.
     pub flying: VecDeque<Arc<Launched>>,
     pub trouble: Option<Trouble>,
-    pub broken: Option<Verdict>,
+    pub broken: Option<GroupFailure>,
     /// Whoever is gone: what is launched from now on would wait for it.
     pub departed: Option<(GlobalRank, Fate)>,
     /// When it was seen to have left in order.
@@ -58,7 +58,7 @@ pub struct State {
 /// A call of NCCL's that a thread of this rank is in.
 pub struct Entered {
     /// What is launched; none while the communicator is closed, which has a limit of its own.
-    pub place: Option<Place>,
+    pub place: Option<LaunchSite>,
     pub since: Instant,
     pub timeout: Duration,
 }
@@ -71,7 +71,7 @@ impl State {
     }
 
     /// What takes too long, and how long.
-    pub fn late(&self, now: Instant) -> Option<(Place, Duration)> {
+    pub fn late(&self, now: Instant) -> Option<(LaunchSite, Duration)> {
         let flying = self.flying.iter().find_map(|ticket| ticket.late(now));
         flying.or_else(|| {
             let Entered { place: Some(place), since, timeout } = self.entered.as_ref()? else { return None };
@@ -94,7 +94,7 @@ pub struct Trouble {
 /// How it shows.
 pub enum Cause {
     /// A launch takes too long.
-    Late { place: Place, waited: Duration },
+    Late { place: LaunchSite, waited: Duration },
     /// The library or the device says so.
     Failed { reason: String, elsewhere: bool },
     /// A member is gone while something is on its way.
@@ -173,12 +173,12 @@ impl Channel {
         CommError::Buffer { site: self.site(op), error }
     }
 
-    pub fn own_failure(&self, reason: &impl ToString) -> Verdict {
-        Verdict::Failed { rank: self.own(), reason: reason.to_string(), elsewhere: false }
+    pub fn own_failure(&self, reason: &impl ToString) -> GroupFailure {
+        GroupFailure::Failed { rank: self.own(), reason: reason.to_string(), elsewhere: false }
     }
 
     /// Notes that a thread goes into NCCL, and may wait there.
-    pub fn enter(&self, place: Option<Place>, timeout: Duration) {
+    pub fn enter(&self, place: Option<LaunchSite>, timeout: Duration) {
         lock(&self.state).entered = Some(Entered { place, since: Instant::now(), timeout });
     }
 
@@ -197,7 +197,7 @@ impl Channel {
     }
 
     /// Numbers the parts of a launch: each send and receive is counted between its two ranks.
-    pub fn number(&self, calls: &[(Call, HeldOfHost)]) -> Vec<(Place, Vec<CallSignature>)> {
+    pub fn number(&self, calls: &[(Call, HeldOfHost)]) -> Vec<(LaunchSite, Vec<CallSignature>)> {
         let mut state = lock(&self.state);
         let own = self.group.rank().0;
         let number = |part: Part<&Call, ()>| {
@@ -206,7 +206,7 @@ impl Channel {
                 Lane::To(peer) => (state.lanes.entry((true, peer)).or_default(), Some((own, peer))),
                 Lane::From(peer) => (state.lanes.entry((false, peer)).or_default(), Some((peer, own))),
             };
-            let place = Place { op: part.op.to_owned(), seq: *next, pair };
+            let place = LaunchSite { op: part.op.to_owned(), seq: *next, pair };
             *next += 1;
             (place, part.calls.into_iter().map(CallSignature::of).collect())
         };
@@ -214,7 +214,7 @@ impl Channel {
     }
 
     /// Notes launches in the flight record.
-    pub fn record(&self, places: &[(Place, Vec<CallSignature>)]) -> Vec<u64> {
+    pub fn record(&self, places: &[(LaunchSite, Vec<CallSignature>)]) -> Vec<u64> {
         let mut record = lock(&self.record);
         places.iter().map(|(place, calls)| record.launched(self.name(), place.seq, place.pair, calls)).collect()
     }

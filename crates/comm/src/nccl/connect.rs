@@ -5,7 +5,7 @@
 use super::World;
 use super::channel::{Cause, Channel, is_elsewhere, text, told_members};
 use super::launched::backstop;
-use super::verdict::{CONNECT, Place, Verdict};
+use super::verdict::{CONNECT, GroupFailure, LaunchSite};
 use crate::error::{CommError, Fate};
 use crate::lock;
 use crate::store::StoreError;
@@ -23,8 +23,8 @@ struct Here {
 }
 
 /// Of what comes before all launches.
-fn place() -> Place {
-    Place { op: CONNECT.to_owned(), seq: 0, pair: None }
+fn place() -> LaunchSite {
+    LaunchSite { op: CONNECT.to_owned(), seq: 0, pair: None }
 }
 
 /// Longest pause between two looks at the store.
@@ -58,7 +58,7 @@ impl World {
         }
     }
 
-    fn connect(&self, channel: &Channel) -> Result<Comm, Verdict> {
+    fn connect(&self, channel: &Channel) -> Result<Comm, GroupFailure> {
         let group = &channel.group;
         let (nccl, store) = (&self.nccl, &self.store);
         let lost = |error: StoreError| self.store_failure(channel, &error);
@@ -89,7 +89,7 @@ impl World {
     }
 
     /// The verdict on an error of NCCL's. Where that may be another rank's fault, the watchdog finds out whose.
-    pub(super) fn cause_of(&self, channel: &Channel, error: &NcclError, place: Place) -> Verdict {
+    pub(super) fn cause_of(&self, channel: &Channel, error: &NcclError, place: LaunchSite) -> GroupFailure {
         let reason = text(error);
         match error {
             NcclError::Closed { .. } => {}
@@ -104,14 +104,14 @@ impl World {
             }
             std::thread::sleep(Duration::from_millis(1));
         }
-        Verdict::Failed { rank: channel.own(), reason, elsewhere: true }
+        GroupFailure::Failed { rank: channel.own(), reason, elsewhere: true }
     }
 
     /// That nothing is wrong with a group so far. What is, is in the flight record then.
     pub(super) fn whole(&self, channel: &Channel, op: &'static str) -> Result<(), CommError> {
         channel.check_whole(op).inspect_err(|_| {
             let state = lock(&channel.state);
-            let departed = state.departed.map(|(rank, fate)| Verdict::Remote { rank, fate, after: None });
+            let departed = state.departed.map(|(rank, fate)| GroupFailure::Remote { rank, fate, after: None });
             let verdict = state.broken.clone().or(departed);
             drop(state);
             if let Some(verdict) = verdict {
@@ -126,7 +126,7 @@ impl World {
         channel: &Channel,
         keys: &[String],
         of: impl Fn(usize) -> GlobalRank,
-    ) -> Result<Vec<Vec<u8>>, Verdict> {
+    ) -> Result<Vec<Vec<u8>>, GroupFailure> {
         let start = Instant::now();
         let mut found: Vec<Option<Vec<u8>>> = vec![None; keys.len()];
         let mut pause = Duration::from_millis(1);
@@ -151,13 +151,13 @@ impl World {
             }
             let missing: Vec<GlobalRank> = (0..keys.len()).filter(|at| found[*at].is_none()).map(&of).collect();
             if let Some((rank, fate)) = self.store.gone().into_iter().find(|(rank, _)| missing.contains(rank)) {
-                return Err(Verdict::Remote { rank, fate, after: None });
+                return Err(GroupFailure::Remote { rank, fate, after: None });
             }
             let waited = start.elapsed();
             if waited >= self.options.timeout {
                 let arrived = channel.members().into_iter().filter(|rank| !missing.contains(rank)).collect();
                 let waited_ms = u64::try_from(waited.as_millis()).unwrap_or(u64::MAX);
-                return Err(Verdict::Timeout { place: place(), waited_ms, arrived, missing });
+                return Err(GroupFailure::Timeout { place: place(), waited_ms, arrived, missing });
             }
             std::thread::sleep(pause);
             pause = (pause * 2).min(MOST_PAUSE);
@@ -165,7 +165,7 @@ impl World {
     }
 
     /// That all members mean the same.
-    fn compare(&self, channel: &Channel, own: &Here, theirs: &[Vec<u8>]) -> Result<(), Verdict> {
+    fn compare(&self, channel: &Channel, own: &Here, theirs: &[Vec<u8>]) -> Result<(), GroupFailure> {
         for (at, (rank, text)) in channel.group.members().iter().zip(theirs).enumerate() {
             let found: Option<Here> = serde_json::from_slice(text).ok();
             let found = found.ok_or_else(|| channel.own_failure(&"what a member says in the store is not known"))?;
@@ -181,17 +181,17 @@ impl World {
                     true => (vec![*rank, channel.own()], (values.1, values.0)),
                     false => (vec![channel.own(), *rank], values),
                 };
-                return Err(Verdict::Mismatch { place: place(), what: what.to_owned(), between, values });
+                return Err(GroupFailure::Mismatch { place: place(), what: what.to_owned(), between, values });
             }
         }
         Ok(())
     }
 
     /// What it means when the store fails.
-    pub(super) fn store_failure(&self, channel: &Channel, error: &StoreError) -> Verdict {
+    pub(super) fn store_failure(&self, channel: &Channel, error: &StoreError) -> GroupFailure {
         match self.store.gone().into_iter().find(|(rank, fate)| *rank != channel.own() && *fate != Fate::Left) {
-            Some((rank, fate)) => Verdict::Remote { rank, fate, after: None },
-            None => Verdict::Failed { rank: channel.own(), reason: text(error), elsewhere: true },
+            Some((rank, fate)) => GroupFailure::Remote { rank, fate, after: None },
+            None => GroupFailure::Failed { rank: channel.own(), reason: text(error), elsewhere: true },
         }
     }
 }

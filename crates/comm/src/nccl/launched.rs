@@ -1,7 +1,7 @@
 //! What this rank launched: work on the device's stream.
 
 use super::channel::{Cause, Channel};
-use super::verdict::{Place, Verdict, error_at};
+use super::verdict::{GroupFailure, LaunchSite, error_at};
 use crate::buffer::{ReadGuard, WriteGuard};
 use crate::error::CommError;
 use crate::lock;
@@ -33,7 +33,7 @@ pub struct Return {
 
 /// A launch on its way.
 pub struct Flight {
-    pub places: Vec<Place>,
+    pub places: Vec<LaunchSite>,
     /// The numbers of its entries in the flight record.
     pub entries: Vec<u64>,
     /// Over when all of it is done.
@@ -99,7 +99,7 @@ impl Launched {
     }
 
     /// Its first launch and how long it has been on its way, when that is too long.
-    pub fn late(&self, now: Instant) -> Option<(Place, Duration)> {
+    pub fn late(&self, now: Instant) -> Option<(LaunchSite, Duration)> {
         let phase = lock(&self.phase);
         let Phase::Flying(flight) = &*phase else { return None };
         let waited = now.saturating_duration_since(self.at);
@@ -107,7 +107,7 @@ impl Launched {
     }
 
     /// What is on its way.
-    pub fn places(&self) -> Vec<Place> {
+    pub fn places(&self) -> Vec<LaunchSite> {
         match &*lock(&self.phase) {
             Phase::Flying(flight) => flight.places.clone(),
             _ => Vec::new(),
@@ -123,7 +123,7 @@ impl Launched {
     }
 
     /// Ends it for a verdict on its group. What the device does with its scratch goes on without harm.
-    pub fn fail(&self, verdict: &Verdict) {
+    pub fn fail(&self, verdict: &GroupFailure) {
         drop(self.finish(|channel, flight| {
             let places = &flight.places;
             let own = places.iter().find(|place| verdict.place() == Some(place)).or_else(|| places.first());
@@ -159,7 +159,7 @@ impl Launched {
     fn given_up(&self, waited: Duration) -> CommError {
         let reason = format!("it is not done after {waited:?}, and what the watchdog asks for takes as long");
         // Held up by the store or the driver: it may be anyone's fault.
-        let verdict = Verdict::Failed { rank: self.channel.own(), reason, elsewhere: true };
+        let verdict = GroupFailure::Failed { rank: self.channel.own(), reason, elsewhere: true };
         match self.places().first() {
             Some(place) => error_at(&verdict, &self.channel.name(), place),
             None => verdict.describe(&self.channel.name()),

@@ -49,7 +49,7 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
-use verdict::{Verdict, error_at};
+use verdict::{GroupFailure, error_at};
 use watch::Bell;
 
 /// How a rank on NCCL behaves.
@@ -187,7 +187,7 @@ impl NcclRank {
                 Ok(())
             }
             Err(error) => {
-                let place = verdict::Place { op: "close".to_owned(), seq: 0, pair: None };
+                let place = verdict::LaunchSite { op: "close".to_owned(), seq: 0, pair: None };
                 let verdict = self.world.cause_of(channel, &error, place);
                 channel.leave();
                 Err(self.world.fail(channel, verdict).describe(&channel.name()))
@@ -211,13 +211,13 @@ impl NcclRank {
     fn leave_to_others(&self, channel: &Channel) {
         let departed = lock(&channel.state).departed;
         let verdict = match departed {
-            Some((rank, fate)) => Verdict::Remote { rank, fate, after: None },
-            None => Verdict::Aborted { by: channel.own() },
+            Some((rank, fate)) => GroupFailure::Remote { rank, fate, after: None },
+            None => GroupFailure::Aborted { by: channel.own() },
         };
         self.give_up(channel, verdict);
     }
 
-    fn give_up(&self, channel: &Channel, verdict: Verdict) {
+    fn give_up(&self, channel: &Channel, verdict: GroupFailure) {
         let agreed = self.world.agree(channel, verdict);
         self.world.break_off(channel, &agreed);
     }
@@ -275,7 +275,7 @@ impl Transport for NcclRank {
         let comm = self.world.connected(channel)?;
         let places = channel.number(&calls);
         let entries = channel.record(&places);
-        let places: Vec<verdict::Place> = places.into_iter().map(|(place, _)| place).collect();
+        let places: Vec<verdict::LaunchSite> = places.into_iter().map(|(place, _)| place).collect();
         channel.enter(places.first().cloned(), timeout);
         match self.fly(channel, &comm, calls) {
             Ok((enqueued, event)) => {
@@ -328,8 +328,8 @@ impl Drop for NcclRank {
                 let lost =
                     |(rank, fate): &&(GlobalRank, Fate)| *fate != Fate::Left && channel.group.members().contains(rank);
                 let verdict = match gone.iter().find(lost) {
-                    Some(&(rank, fate)) => Verdict::Remote { rank, fate, after: None },
-                    None => Verdict::Remote { rank, fate, after: Some(channel.done()) },
+                    Some(&(rank, fate)) => GroupFailure::Remote { rank, fate, after: None },
+                    None => GroupFailure::Remote { rank, fate, after: Some(channel.done()) },
                 };
                 self.give_up(channel, verdict);
             }

@@ -1,6 +1,6 @@
 //! The last calls of a rank, kept in case one of them fails.
 
-use super::verdict::Verdict;
+use super::verdict::GroupFailure;
 use crate::signature::CallSignature;
 use bucketeer_types::GlobalRank;
 use serde::{Deserialize, Serialize};
@@ -103,7 +103,7 @@ impl FlightRecord {
 
     /// Notes the failure of a group: of many the first, which the others may follow from, and the last. Returns whether it was
     /// not noted before.
-    pub fn fail(&mut self, group: Arc<str>, verdict: &Verdict, reports: &serde_json::Value) -> bool {
+    pub fn fail(&mut self, group: Arc<str>, verdict: &GroupFailure, reports: &serde_json::Value) -> bool {
         if self.failed.contains(&group) {
             return false;
         }
@@ -191,9 +191,9 @@ mod tests {
             bucketeer_types::GroupRank(0),
         ));
         record.launched("g".into(), 7, Some((1, 0)), &[call]);
-        let verdict = Verdict::Remote { rank: GlobalRank(0), fate: crate::Fate::Lost, after: None };
+        let verdict = GroupFailure::Remote { rank: GlobalRank(0), fate: crate::Fate::Lost, after: None };
         assert!(record.fail("g".into(), &verdict, &json!({})));
-        assert!(!record.fail("g".into(), &Verdict::Aborted { by: GlobalRank(1) }, &json!({})), "it has failed");
+        assert!(!record.fail("g".into(), &GroupFailure::Aborted { by: GlobalRank(1) }, &json!({})), "it has failed");
         let value: serde_json::Value = serde_json::from_str(&record.json()).unwrap();
         assert_eq!(value["culprits"], json!([0]));
         assert_eq!(value["why"], "group g, watchdog: rank 0 went without a word");
@@ -206,7 +206,7 @@ mod tests {
     fn the_first_failure_stays_at_the_top_and_the_last_are_kept() {
         let mut record = FlightRecord::new(GlobalRank(1));
         for by in 0..40 {
-            record.fail(format!("g{by}").into(), &Verdict::Aborted { by: GlobalRank(by) }, &json!({}));
+            record.fail(format!("g{by}").into(), &GroupFailure::Aborted { by: GlobalRank(by) }, &json!({}));
         }
         let value: serde_json::Value = serde_json::from_str(&record.json()).unwrap();
         assert_eq!((&value["failed_group"], &value["culprits"]), (&json!("g0"), &json!([0])));

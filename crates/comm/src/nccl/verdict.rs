@@ -15,7 +15,7 @@ use std::time::Duration;
 
 /// A launch that something is said of.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Place {
+pub struct LaunchSite {
     pub op: String,
     pub seq: u64,
     /// Group ranks of sender and receiver, for sends and receives.
@@ -25,10 +25,10 @@ pub struct Place {
 /// Why a group fails.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
-pub enum Verdict {
+pub enum GroupFailure {
     Timeout {
         #[serde(flatten)]
-        place: Place,
+        place: LaunchSite,
         waited_ms: u64,
         #[serde(with = "forms::ranks")]
         arrived: Vec<GlobalRank>,
@@ -37,7 +37,7 @@ pub enum Verdict {
     },
     Mismatch {
         #[serde(flatten)]
-        place: Place,
+        place: LaunchSite,
         what: String,
         #[serde(with = "forms::ranks")]
         between: Vec<GlobalRank>,
@@ -103,9 +103,9 @@ fn known_difference(what: &str) -> &'static str {
     KNOWN.into_iter().find(|known| *known == what).unwrap_or("call")
 }
 
-impl Verdict {
+impl GroupFailure {
     /// The launch that it is of, if it is of one.
-    pub const fn place(&self) -> Option<&Place> {
+    pub const fn place(&self) -> Option<&LaunchSite> {
         match self {
             Self::Timeout { place, .. } | Self::Mismatch { place, .. } => Some(place),
             _ => None,
@@ -168,18 +168,18 @@ pub struct Launch {
 }
 
 impl Launch {
-    fn place(&self) -> Place {
+    fn place(&self) -> LaunchSite {
         let op = match &self.calls[..] {
             [one] if self.of == 1 => one.op().name(),
             _ => "coalesced",
         };
-        Place { op: op.to_owned(), seq: self.seq, pair: self.pair }
+        LaunchSite { op: op.to_owned(), seq: self.seq, pair: self.pair }
     }
 }
 
 impl Report {
     /// Whether the member had launched its part.
-    fn has_launched(&self, own: u32, place: &Place) -> bool {
+    fn has_launched(&self, own: u32, place: &LaunchSite) -> bool {
         let Some((from, to)) = place.pair else { return self.launched > place.seq };
         let lane = |sends: bool, peer: u32| {
             self.lanes.iter().any(|lane| lane.0 == sends && lane.1 == peer && lane.2 > place.seq)
@@ -202,14 +202,14 @@ pub struct View<'a> {
     /// Those of all ranks.
     pub gone: &'a [(GlobalRank, Fate)],
     /// A launch of its own that took too long, and how long.
-    pub late: Option<(Place, Duration)>,
+    pub late: Option<(LaunchSite, Duration)>,
 }
 
 /// The first of these that holds: a member is gone; two launched different things; one says that it failed itself; a launch
 /// is late; one says that another failed.
-pub fn decide(view: &View<'_>) -> Verdict {
+pub fn decide(view: &View<'_>) -> GroupFailure {
     // Who leaves while two others have a message on its way is none of it.
-    let is_of = |place: &Place, rank: &GlobalRank| {
+    let is_of = |place: &LaunchSite, rank: &GlobalRank| {
         let members = place.pair.map(|(from, to)| [from, to].map(|at| view.members.get(at as usize)));
         members.is_none_or(|members| members.contains(&Some(rank)))
     };
@@ -220,7 +220,7 @@ pub fn decide(view: &View<'_>) -> Verdict {
     // Whoever left in order may have done so because of the other.
     let gone = gone.min_by_key(|(rank, fate)| (*fate == Fate::Left, *rank));
     if let Some(&(rank, fate)) = gone {
-        return Verdict::Remote { rank, fate, after: None };
+        return GroupFailure::Remote { rank, fate, after: None };
     }
     if let Some(mismatch) = mismatch(view) {
         return mismatch;
@@ -229,7 +229,7 @@ pub fn decide(view: &View<'_>) -> Verdict {
         let mut places = view.members.iter().zip(view.reports);
         places.find_map(|(rank, report)| {
             let (reason, said) = report.as_ref()?.error.as_ref()?;
-            (*said == elsewhere).then(|| Verdict::Failed { rank: *rank, reason: reason.clone(), elsewhere })
+            (*said == elsewhere).then(|| GroupFailure::Failed { rank: *rank, reason: reason.clone(), elsewhere })
         })
     };
     if let Some(failed) = failed(false) {
@@ -247,11 +247,11 @@ pub fn decide(view: &View<'_>) -> Verdict {
                 places.map(|at| view.members[at]).collect()
             };
             let waited_ms = u64::try_from(waited.as_millis()).unwrap_or(u64::MAX);
-            Verdict::Timeout { place: place.clone(), waited_ms, arrived: ranks(true), missing: ranks(false) }
+            GroupFailure::Timeout { place: place.clone(), waited_ms, arrived: ranks(true), missing: ranks(false) }
         }
         None => match silent().next() {
-            Some(rank) if failed(true).is_some() => Verdict::Remote { rank, fate: Fate::Lost, after: None },
-            _ => failed(true).unwrap_or_else(|| Verdict::Failed {
+            Some(rank) if failed(true).is_some() => GroupFailure::Remote { rank, fate: Fate::Lost, after: None },
+            _ => failed(true).unwrap_or_else(|| GroupFailure::Failed {
                 rank: view.members[view.own],
                 reason: "another rank was in trouble, and did not say why".to_owned(),
                 elsewhere: true,
@@ -267,7 +267,7 @@ type ByPlace<'a> = (usize, &'a Launch);
 type ByNumber<'a> = BTreeMap<(u64, Option<(u32, u32)>), Vec<ByPlace<'a>>>;
 
 /// The first launch, by number, that two members made differently.
-fn mismatch(view: &View<'_>) -> Option<Verdict> {
+fn mismatch(view: &View<'_>) -> Option<GroupFailure> {
     let mut launches = ByNumber::new();
     for (place, report) in view.reports.iter().enumerate() {
         for launch in report.iter().flat_map(|report| &report.recent) {
@@ -280,7 +280,7 @@ fn mismatch(view: &View<'_>) -> Option<Verdict> {
     })
 }
 
-fn differing(view: &View<'_>, one: ByPlace<'_>, other: ByPlace<'_>) -> Option<Verdict> {
+fn differing(view: &View<'_>, one: ByPlace<'_>, other: ByPlace<'_>) -> Option<GroupFailure> {
     // Of a message the sender comes first.
     let swaps = one.1.pair.is_some_and(|(from, _)| one.0 as u32 != from);
     let ((a, first), (b, second)) = if swaps { (other, one) } else { (one, other) };
@@ -292,11 +292,11 @@ fn differing(view: &View<'_>, one: ByPlace<'_>, other: ByPlace<'_>) -> Option<Ve
         ("number of calls", (first.of.to_string(), second.of.to_string()))
     };
     let between = vec![view.members[a], view.members[b]];
-    Some(Verdict::Mismatch { place: first.place(), what: what.to_owned(), between, values })
+    Some(GroupFailure::Mismatch { place: first.place(), what: what.to_owned(), between, values })
 }
 
 /// The error of a launch for a verdict on its group.
-pub fn error_at(verdict: &Verdict, group: &Arc<str>, place: &Place) -> CommError {
+pub fn error_at(verdict: &GroupFailure, group: &Arc<str>, place: &LaunchSite) -> CommError {
     let mut cause = verdict.describe(group);
     let site = Site { group: group.clone(), op: known_op(&place.op), seq: Some(place.seq) };
     if verdict.place().is_some_and(|other| other.seq == place.seq && other.pair == place.pair) {
@@ -326,11 +326,11 @@ mod tests {
 
     fn verdict(reports: &[Option<Report>], gone: &[(GlobalRank, Fate)], late: Option<u64>) -> String {
         let members: Vec<GlobalRank> = (10..10 + reports.len() as u32).map(GlobalRank).collect();
-        let late =
-            late.map(|seq| (Place { op: "all_gather_into".to_owned(), seq, pair: None }, Duration::from_millis(1500)));
+        let late = late
+            .map(|seq| (LaunchSite { op: "all_gather_into".to_owned(), seq, pair: None }, Duration::from_millis(1500)));
         let verdict = decide(&View { members: &members, own: 0, reports, gone, late });
         let text = serde_json::to_string(&verdict).unwrap();
-        assert_eq!(serde_json::from_str::<Verdict>(&text).unwrap(), verdict, "{text}");
+        assert_eq!(serde_json::from_str::<GroupFailure>(&text).unwrap(), verdict, "{text}");
         verdict.describe("g").to_string()
     }
 
@@ -383,7 +383,7 @@ mod tests {
 
     #[test]
     fn who_leaves_is_not_why_others_wait_for_a_message() {
-        let place = Place { op: "recv".to_owned(), seq: 0, pair: Some((1, 0)) };
+        let place = LaunchSite { op: "recv".to_owned(), seq: 0, pair: Some((1, 0)) };
         let members = [0, 1, 2].map(GlobalRank);
         let reports = [Some(Report { lanes: vec![(false, 1, 1)], ..Report::default() }), Some(Report::default()), None];
         let of = |gone: u32| {
@@ -410,7 +410,7 @@ mod tests {
 
     #[test]
     fn of_a_send_only_its_two_ranks_can_be_missing() {
-        let place = Place { op: "send".to_owned(), seq: 0, pair: Some((0, 2)) };
+        let place = LaunchSite { op: "send".to_owned(), seq: 0, pair: Some((0, 2)) };
         let members = [0, 1, 2].map(GlobalRank);
         let sent = Report { lanes: vec![(true, 2, 1)], ..Report::default() };
         let reports =
@@ -421,10 +421,10 @@ mod tests {
             verdict.describe("g").to_string(),
             "group g, send #0: not done after 1s; rank 2 did not arrive, rank 0 did"
         );
-        let receiver = Place { op: "recv".to_owned(), ..place.clone() };
+        let receiver = LaunchSite { op: "recv".to_owned(), ..place.clone() };
         let there = error_at(&verdict, &"g".into(), &receiver);
         assert_eq!(there.to_string(), "group g, recv #0: not done after 1s; rank 2 did not arrive, rank 0 did");
-        let collective = Place { op: "all_reduce".to_owned(), pair: None, ..place };
+        let collective = LaunchSite { op: "all_reduce".to_owned(), pair: None, ..place };
         let other = error_at(&verdict, &"g".into(), &collective);
         let expected = "group g, all_reduce #0: the group is broken: group g, send #0: not done after 1s; rank 2 did not arrive, rank 0 did";
         assert_eq!(other.to_string(), expected);

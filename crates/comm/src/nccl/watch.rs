@@ -2,7 +2,7 @@
 
 use super::World;
 use super::channel::{Cause, Channel, is_elsewhere, text};
-use super::verdict::{Place, Report, Verdict, View, decide};
+use super::verdict::{GroupFailure, LaunchSite, Report, View, decide};
 use crate::error::Fate;
 use crate::lock;
 use crate::nccl::NcclError;
@@ -158,7 +158,7 @@ impl World {
     }
 
     /// The verdict, when all have answered or had time to.
-    fn decided(&self, channel: &Channel, since: Duration, gone: &[(GlobalRank, Fate)]) -> Option<Verdict> {
+    fn decided(&self, channel: &Channel, since: Duration, gone: &[(GlobalRank, Fate)]) -> Option<GroupFailure> {
         let mut state = lock(&channel.state);
         let idle = !state.waits_for_gone(state.departed.map(|(_, fate)| fate));
         let trouble = state.trouble.as_mut()?;
@@ -184,7 +184,7 @@ impl World {
             Cause::Failed { elsewhere: true, .. } if since < grace && !members.iter().any(is_gone) => {
                 let view = View { members, own: channel.group.place(), reports: &trouble.reports, gone, late };
                 let verdict = decide(&view);
-                return (!matches!(verdict, Verdict::Failed { elsewhere: true, .. })).then_some(verdict);
+                return (!matches!(verdict, GroupFailure::Failed { elsewhere: true, .. })).then_some(verdict);
             }
             _ => {}
         }
@@ -192,14 +192,14 @@ impl World {
     }
 
     /// The first verdict in the store, which may be another rank's; this one when the store is gone.
-    pub(super) fn agree(&self, channel: &Channel, own: Verdict) -> Verdict {
+    pub(super) fn agree(&self, channel: &Channel, own: GroupFailure) -> GroupFailure {
         let text = serde_json::to_vec(&own).unwrap_or_default();
         let first = self.store.set_once(&channel.key_of_list("verdict"), &text);
         first.ok().and_then(|text| serde_json::from_slice(&text).ok()).unwrap_or(own)
     }
 
     /// Gives the group up for a verdict that a caller is told, so that it is in the flight record. Returns what all agree on.
-    pub(super) fn fail(&self, channel: &Channel, verdict: Verdict) -> Verdict {
+    pub(super) fn fail(&self, channel: &Channel, verdict: GroupFailure) -> GroupFailure {
         let agreed = self.agree(channel, verdict);
         self.break_off(channel, &agreed);
         self.dump(channel, &agreed, Vec::new());
@@ -207,15 +207,15 @@ impl World {
     }
 
     /// Gives the group up for a verdict, but for what a rank that left in order had done with, as long as that arrives.
-    pub(super) fn settle(&self, channel: &Channel, verdict: &Verdict) {
-        if let Verdict::Remote { rank, fate, after: Some(after) } = verdict
+    pub(super) fn settle(&self, channel: &Channel, verdict: &GroupFailure) {
+        if let GroupFailure::Remote { rank, fate, after: Some(after) } = verdict
             && *rank != channel.own()
         {
             let mut state = lock(&channel.state);
             state.departed = Some((*rank, *fate));
             // This is asked again while something arrives.
             let since = *state.departing.get_or_insert_with(Instant::now);
-            let arrives = |place: &Place| place.pair.is_none() && place.seq < *after;
+            let arrives = |place: &LaunchSite| place.pair.is_none() && place.seq < *after;
             let first = state.flying.front().map(|ticket| ticket.places());
             if first.is_none_or(|places| places.iter().all(arrives)) && since.elapsed() < self.options.grace {
                 return;
@@ -225,7 +225,7 @@ impl World {
     }
 
     /// Gives the group up for a verdict: all that is on its way fails.
-    pub(super) fn break_off(&self, channel: &Channel, verdict: &Verdict) {
+    pub(super) fn break_off(&self, channel: &Channel, verdict: &GroupFailure) {
         let (failing, fails, reports) = {
             let state = lock(&channel.state);
             if state.broken.is_some() {
@@ -236,7 +236,7 @@ impl World {
             (state.flying.clone(), fails, reports)
         };
         // Before anyone hears of it: whoever does may end the process. Nothing fails when a rank leaves that nobody waits for.
-        if fails || !matches!(verdict, Verdict::Remote { fate: Fate::Left, .. }) {
+        if fails || !matches!(verdict, GroupFailure::Remote { fate: Fate::Left, .. }) {
             failing.iter().for_each(|ticket| ticket.note_failure());
             self.dump(channel, verdict, reports.unwrap_or_default());
         }
@@ -258,9 +258,9 @@ impl World {
     }
 
     /// Writes the flight record for a failure of a group, once.
-    pub(super) fn dump(&self, channel: &Channel, verdict: &Verdict, reports: Vec<Option<Report>>) {
+    pub(super) fn dump(&self, channel: &Channel, verdict: &GroupFailure, reports: Vec<Option<Report>>) {
         let Some(folder) = &self.options.flight_records else { return };
-        if matches!(verdict, Verdict::Remote { rank, fate: Fate::Left, .. } if *rank == channel.own()) {
+        if matches!(verdict, GroupFailure::Remote { rank, fate: Fate::Left, .. } if *rank == channel.own()) {
             return;
         }
         let named: serde_json::Map<String, serde_json::Value> = channel

@@ -4,7 +4,7 @@ use super::{Machine, last_uses};
 use crate::EvalError;
 use crate::call::{Call, Rank};
 use crate::copy::converted_bytes;
-use crate::memory::Fault;
+use crate::memory::NodeError;
 use crate::value::Value;
 use crate::world::World;
 use bucketeer::ir::bodies::{BodyCall, body_call, communicating, waits_for_all};
@@ -33,7 +33,7 @@ impl<'g> Machine<'g> {
         }
         if communicating(graph, id).is_some() && chosen.iter().filter(|ranks| !ranks.is_empty()).count() > 1 {
             let reason = "ranks take different branches, and one of them communicates".to_owned();
-            return Err(self.error(id, None, Fault::Undefined(reason)));
+            return Err(self.error(id, None, NodeError::Undefined(reason)));
         }
         let mut runs = Vec::with_capacity(bodies.len());
         for (body, ranks) in bodies.into_iter().zip(chosen).filter(|(_, ranks)| !ranks.is_empty()) {
@@ -45,15 +45,15 @@ impl<'g> Machine<'g> {
         Ok(true)
     }
 
-    fn is_true(&mut self, id: NodeId, rank: usize, pick: &Arg) -> Result<bool, Fault> {
-        let call = Call::new(self.graph, id, &mut self.ranks[rank], &self.symbols);
+    fn is_true(&mut self, id: NodeId, rank: usize, pick: &Arg) -> Result<bool, NodeError> {
+        let call = Call::new(self.graph, id, &mut self.ranks[rank], &self.symbols, self.options);
         match call.value(pick)? {
             Value::Scalar(number) => Ok(number.float() != 0.0),
             Value::Tensor(tensor) if tensor.elements() == 1 => {
                 let bytes = call.read(&tensor)?;
                 Ok(converted_bytes(&bytes, tensor.dtype, bucketeer::ir::DType::Bool)? != [0])
             }
-            _ => Err(Fault::misfit("what says which graph runs is not a single number")),
+            _ => Err(NodeError::misfit("what says which graph runs is not a single number")),
         }
     }
 
@@ -69,7 +69,7 @@ impl<'g> Machine<'g> {
         let inputs: Vec<NodeId> = body.order().iter().copied().filter(|&id| body.node(id).op == Op::Input).collect();
         let mut given: Vec<Vec<Value>> = Vec::with_capacity(on.len());
         for &rank in on {
-            let values = Call::new(self.graph, id, &mut self.ranks[rank], &self.symbols);
+            let values = Call::new(self.graph, id, &mut self.ranks[rank], &self.symbols, self.options);
             let landed = |arg| {
                 let (value, mut found) = (values.value(arg)?, Ok(()));
                 value.for_each_tensor(&mut |tensor| {
@@ -79,7 +79,7 @@ impl<'g> Machine<'g> {
                 });
                 found.map(|()| value)
             };
-            let values = call.given.iter().map(landed).collect::<Result<_, Fault>>();
+            let values = call.given.iter().map(landed).collect::<Result<_, NodeError>>();
             given.push(values.map_err(|fault| self.error(id, Some(rank), fault))?);
         }
         let mut callers = Vec::with_capacity(on.len());
@@ -134,10 +134,11 @@ impl<'g> Machine<'g> {
         let Some(&output) = self.graph.order().last() else { return Ok(vec![Vec::new(); self.ranks.len()]) };
         let mut all = Vec::with_capacity(self.ranks.len());
         for rank in 0..self.ranks.len() {
-            let call = Call::new(self.graph, output, &mut self.ranks[rank], &self.symbols);
+            let call = Call::new(self.graph, output, &mut self.ranks[rank], &self.symbols, self.options);
             let results = self.graph.operands(output).iter().map(|&id| call.value_of(id).cloned());
-            let results =
-                results.collect::<Result<Vec<_>, Fault>>().map_err(|fault| self.error(output, Some(rank), fault))?;
+            let results = results
+                .collect::<Result<Vec<_>, NodeError>>()
+                .map_err(|fault| self.error(output, Some(rank), fault))?;
             results.iter().for_each(|value| value.hold(&mut self.ranks[rank].memory));
             all.push(results);
         }

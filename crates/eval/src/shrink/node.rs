@@ -12,7 +12,7 @@ const LARGE: u64 = 4;
 
 /// Where an argument stands.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Place {
+pub enum ArgPosition {
     /// Among those without a name.
     Positional(usize),
     /// Under a name.
@@ -25,7 +25,7 @@ pub struct Literal {
     /// In which node.
     pub node: NodeId,
     /// In which argument.
-    pub place: Place,
+    pub place: ArgPosition,
     /// Which of a list.
     pub item: Option<usize>,
     /// Of what.
@@ -53,7 +53,7 @@ pub struct Node<'a> {
 }
 
 /// An argument with its place.
-pub type Found<'a> = (Place, &'a Arg);
+pub type Found<'a> = (ArgPosition, &'a Arg);
 
 impl<'a> Node<'a> {
     /// A node of a graph.
@@ -77,8 +77,8 @@ impl<'a> Node<'a> {
     pub fn arg(&self, position: usize, names: &[&str]) -> Option<Found<'a>> {
         let args = self.args;
         let found = match args.positional.get(position) {
-            Some(arg) => Some((Place::Positional(position), arg)),
-            None => names.iter().find_map(|name| Some((Place::Keyword((*name).into()), args.get(name)?))),
+            Some(arg) => Some((ArgPosition::Positional(position), arg)),
+            None => names.iter().find_map(|name| Some((ArgPosition::Keyword((*name).into()), args.get(name)?))),
         };
         found.filter(|(_, arg)| **arg != Arg::None)
     }
@@ -174,7 +174,7 @@ impl<'a> Node<'a> {
     }
 
     /// Says of what an argument, or an item of it, is the size. What is negative has a meaning of its own and stays.
-    pub fn is_size_of(&mut self, place: &Place, item: Option<usize>, arg: &Arg, extent: Extent) {
+    pub fn is_size_of(&mut self, place: &ArgPosition, item: Option<usize>, arg: &Arg, extent: Extent) {
         match arg {
             Arg::Int(value) if u64::try_from(*value) == Ok(self.size(extent)) => {
                 self.literals.push(Literal { node: self.id, place: place.clone(), item, extent });

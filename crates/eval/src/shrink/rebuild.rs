@@ -1,7 +1,7 @@
 //! A graph with new sizes.
 
 use super::extents::{Extent, Extents};
-use super::node::{Literal, Place};
+use super::node::{ArgPosition, Literal};
 use super::solve::Sizes;
 use super::trace::{Shape, Traced};
 use crate::symbols::Symbols;
@@ -46,8 +46,8 @@ impl Scale<'_> {
 
     fn write(&mut self, args: &mut Args, literal: &Literal) {
         let arg = match &literal.place {
-            Place::Positional(at) => args.positional.get_mut(*at),
-            Place::Keyword(name) => args.keyword.iter_mut().find(|(key, _)| key == name).map(|(_, arg)| arg),
+            ArgPosition::Positional(at) => args.positional.get_mut(*at),
+            ArgPosition::Keyword(name) => args.keyword.iter_mut().find(|(key, _)| key == name).map(|(_, arg)| arg),
         };
         let arg = match (arg, literal.item) {
             (Some(Arg::List(items) | Arg::Tuple(items)), Some(item)) => items.get_mut(item),

@@ -8,7 +8,7 @@
 //!
 //! Takes steps times streams.
 
-use super::super::memory::Memory;
+use super::super::memory::ProgramMemory;
 use bucketeer::program::lives::Access;
 use bucketeer::program::{BufferId, Program, Range, Step, StepId, StepKind, Stream};
 use std::collections::BTreeSet;
@@ -61,7 +61,7 @@ const fn number(stream: Stream) -> usize {
 impl Waits {
     /// `host_reads` says before which steps the host waits for the compute stream; `staged`, whether what collectives send is
     /// copied before they are carried.
-    pub fn of(program: &Program, memory: &Memory<'_>, host_reads: impl Fn(&Step) -> bool, staged: bool) -> Self {
+    pub fn of(program: &Program, memory: &ProgramMemory<'_>, host_reads: impl Fn(&Step) -> bool, staged: bool) -> Self {
         let named = |index: usize| {
             let step = &program.steps[index];
             let wait = if let StepKind::Wait(of) = step.kind { Some(of) } else { None };
@@ -162,7 +162,13 @@ enum Conflict {
 }
 
 /// A wait for a collective touches nothing: who reads what came waits.
-fn conflict(program: &Program, memory: &Memory<'_>, step: &Step, other: &Step, staged: bool) -> Option<Conflict> {
+fn conflict(
+    program: &Program,
+    memory: &ProgramMemory<'_>,
+    step: &Step,
+    other: &Step,
+    staged: bool,
+) -> Option<Conflict> {
     let (ours, theirs) = (touched(program, step), touched(program, other));
     let meets = |(a, writes): &(Range, bool), (b, other_writes): &(Range, bool)| {
         (*writes || *other_writes) && overlap(program, memory, *a, *b)
@@ -180,7 +186,7 @@ fn conflict(program: &Program, memory: &Memory<'_>, step: &Step, other: &Step, s
     found
 }
 
-fn overlap(program: &Program, memory: &Memory<'_>, a: Range, b: Range) -> bool {
+fn overlap(program: &Program, memory: &ProgramMemory<'_>, a: Range, b: Range) -> bool {
     // Buffers in one arena may share bytes; others do not.
     let place = |range: Range| -> (Result<u32, BufferId>, u64) {
         let at = memory.offset_in(range) as u64;
@@ -210,7 +216,7 @@ mod tests {
         let of = |text: &str, host_reads: fn(&Step) -> bool| {
             let program = Program::parse(text).unwrap_or_else(|error| panic!("{error}"));
             let backend = FakeRank::new(bucketeer::ir::GlobalRank(0), 1).unwrap();
-            let memory = Memory::new(&program, &backend, vec![0]).unwrap();
+            let memory = ProgramMemory::new(&program, &backend, vec![0]).unwrap();
             let waits = Waits::of(&program, &memory, host_reads, true);
             let of = |step: u32| waits.of_step(StepId(step)).iter().map(|wait| wait.step.0).collect::<Vec<_>>();
             (0..8).map(of).collect::<Vec<_>>()

@@ -1,6 +1,6 @@
 //! What can be wrong with exported programs.
 
-use crate::Place;
+use crate::SourceLocation;
 use serde_json::value::RawValue;
 
 /// A fault in an exported program, and where.
@@ -9,7 +9,7 @@ pub struct ExportError {
     /// The member of the archive that it stands in, if it is an archive.
     pub member: Option<String>,
     /// Where it stands in the JSON; none for faults of the archive itself.
-    pub place: Option<Place>,
+    pub place: Option<SourceLocation>,
     /// What is wrong, in a sentence.
     pub problem: String,
     /// What would have been right.
@@ -73,7 +73,7 @@ impl Fault {
     pub fn in_text(self, text: &str, member: Option<&str>) -> ExportError {
         ExportError {
             member: member.map(str::to_owned),
-            place: Some(Place::of_byte(text.as_bytes(), self.at)),
+            place: Some(SourceLocation::of_byte(text.as_bytes(), self.at)),
             problem: self.problem,
             expected: self.expected,
         }

@@ -105,7 +105,7 @@ impl ExportFile {
                 let bytes = error.as_bytes();
                 ExportError {
                     member: Some(model.name.clone()),
-                    place: Some(super::Place::of_byte(bytes, at)),
+                    place: Some(super::SourceLocation::of_byte(bytes, at)),
                     problem: format!("found the byte {:#04x}, which is not UTF-8", bytes[at]),
                     expected: "UTF-8 text".into(),
                 }

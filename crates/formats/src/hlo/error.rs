@@ -1,12 +1,12 @@
 //! What can be wrong with HLO text.
 
-use crate::Place;
+use crate::SourceLocation;
 
 /// A fault in HLO text, and where.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HloError {
     /// Where it stands.
-    pub place: Place,
+    pub place: SourceLocation,
     /// What is wrong, in a sentence.
     pub problem: String,
     /// What would have been right.
@@ -41,6 +41,10 @@ impl Fault {
     }
 
     pub(super) fn in_text(self, text: &str) -> HloError {
-        HloError { place: Place::of_byte(text.as_bytes(), self.at), problem: self.problem, expected: self.expected }
+        HloError {
+            place: SourceLocation::of_byte(text.as_bytes(), self.at),
+            problem: self.problem,
+            expected: self.expected,
+        }
     }
 }

@@ -21,13 +21,13 @@ use smallvec::SmallVec;
 pub(super) const MAX_DEVICES: u64 = 1 << 20;
 
 type Sizes = SmallVec<[u64; 4]>;
-type Step<T> = Result<T, Fault>;
+type Result<T, E = Fault> = std::result::Result<T, E>;
 
 /// Groups of devices, in the order of the text. Empty is all devices in one group.
 pub(super) type Lists = Vec<Vec<u32>>;
 
 /// Reads `replica_groups`. Faults count from the first byte of the text.
-pub(super) fn replica_groups(text: &str) -> Step<Lists> {
+pub(super) fn replica_groups(text: &str) -> Result<Lists> {
     let mut cursor = Cursor::new(text);
     let lists = match cursor.peek() {
         Some(b'{') => listed(&mut cursor)?,
@@ -52,7 +52,7 @@ pub(super) fn replica_groups(text: &str) -> Step<Lists> {
 }
 
 /// Reads `source_target_pairs`. Faults count from the first byte of the text.
-pub(super) fn pairs(text: &str) -> Step<Vec<(u32, u32)>> {
+pub(super) fn pairs(text: &str) -> Result<Vec<(u32, u32)>> {
     let mut cursor = Cursor::new(text);
     let lists = listed(&mut cursor)?;
     let pairs: Vec<(u32, u32)> =
@@ -71,7 +71,7 @@ pub(super) fn pairs(text: &str) -> Step<Vec<(u32, u32)>> {
     Ok(pairs)
 }
 
-fn number(cursor: &mut Cursor<'_>) -> Step<u64> {
+fn number(cursor: &mut Cursor<'_>) -> Result<u64> {
     let start = cursor.at;
     while cursor.peek().is_some_and(|byte| byte.is_ascii_digit()) {
         cursor.at += 1;
@@ -83,7 +83,7 @@ fn number(cursor: &mut Cursor<'_>) -> Step<u64> {
     text.parse().map_err(|_| Fault::new(start, format!("`{text}` is too large"), "a number below 2^64"))
 }
 
-fn device(cursor: &mut Cursor<'_>) -> Step<u32> {
+fn device(cursor: &mut Cursor<'_>) -> Result<u32> {
     let start = cursor.at;
     let id = number(cursor)?;
     if id >= MAX_DEVICES {
@@ -100,8 +100,8 @@ fn device(cursor: &mut Cursor<'_>) -> Step<u32> {
 fn items<'a, T>(
     cursor: &mut Cursor<'a>,
     (open, close): (u8, u8),
-    mut item: impl FnMut(&mut Cursor<'a>) -> Step<T>,
-) -> Step<Vec<T>> {
+    mut item: impl FnMut(&mut Cursor<'a>) -> Result<T>,
+) -> Result<Vec<T>> {
     cursor.expect(open, &format!("`{}`", open as char))?;
     let mut found = Vec::new();
     loop {
@@ -117,7 +117,7 @@ fn items<'a, T>(
     }
 }
 
-fn listed(cursor: &mut Cursor<'_>) -> Step<Lists> {
+fn listed(cursor: &mut Cursor<'_>) -> Result<Lists> {
     let one = |cursor: &mut Cursor<'_>| {
         let start = cursor.at;
         let ids = items(cursor, (b'{', b'}'), device)?;
@@ -130,14 +130,14 @@ fn listed(cursor: &mut Cursor<'_>) -> Step<Lists> {
 }
 
 /// `[2,4]`: sizes that are not zero, with a product of at most [`MAX_DEVICES`].
-fn sizes(cursor: &mut Cursor<'_>) -> Step<(Sizes, u64)> {
+fn sizes(cursor: &mut Cursor<'_>) -> Result<(Sizes, u64)> {
     let start = cursor.at;
     let sizes = items(cursor, (b'[', b']'), number)?;
     let product = product(start, &sizes)?;
     Ok((sizes.into(), product))
 }
 
-fn product(at: usize, sizes: &[u64]) -> Step<u64> {
+fn product(at: usize, sizes: &[u64]) -> Result<u64> {
     let product = sizes.iter().try_fold(1u64, |product, &size| product.checked_mul(size));
     match product {
         Some(0) => Err(Fault::new(at, "a size is zero", "sizes of at least 1")),
@@ -152,7 +152,7 @@ fn product(at: usize, sizes: &[u64]) -> Step<u64> {
 }
 
 /// `T(1,0)`: an order of `count` dimensions.
-fn order(cursor: &mut Cursor<'_>, count: usize) -> Step<Vec<usize>> {
+fn order(cursor: &mut Cursor<'_>, count: usize) -> Result<Vec<usize>> {
     let start = cursor.at;
     cursor.at += 1;
     let order = items(cursor, (b'(', b')'), number)?;
@@ -173,7 +173,7 @@ fn order(cursor: &mut Cursor<'_>, count: usize) -> Step<Vec<usize>> {
 }
 
 /// `[groups,size]<=[sizes]`, perhaps with `T(order)`.
-fn iota(cursor: &mut Cursor<'_>) -> Step<Lists> {
+fn iota(cursor: &mut Cursor<'_>) -> Result<Lists> {
     let start = cursor.at;
     let (shape, count) = sizes(cursor)?;
     let &[groups, size] = &shape[..] else {
@@ -235,7 +235,7 @@ struct Part {
 }
 
 /// `['x'=2,'y'=4] {'y'}`.
-fn mesh(cursor: &mut Cursor<'_>) -> Step<Lists> {
+fn mesh(cursor: &mut Cursor<'_>) -> Result<Lists> {
     let start = cursor.at;
     let axes = items(cursor, (b'[', b']'), |cursor| {
         let name = quoted(cursor)?;
@@ -280,7 +280,7 @@ fn mesh(cursor: &mut Cursor<'_>) -> Step<Lists> {
     Ok(ids.chunks(group as usize).map(<[u32]>::to_vec).collect())
 }
 
-fn quoted<'a>(cursor: &mut Cursor<'a>) -> Step<&'a str> {
+fn quoted<'a>(cursor: &mut Cursor<'a>) -> Result<&'a str> {
     cursor.expect(b'\'', "an axis' name in quotes, such as `'x'`")?;
     let start = cursor.at;
     let length = memchr::memchr(b'\'', cursor.rest()).ok_or_else(|| cursor.expected("`'` behind the name"))?;
@@ -289,7 +289,7 @@ fn quoted<'a>(cursor: &mut Cursor<'a>) -> Step<&'a str> {
 }
 
 /// `'y'` or `'y':(2)4`.
-fn part(cursor: &mut Cursor<'_>, axes: &[(&str, u64)]) -> Step<Part> {
+fn part(cursor: &mut Cursor<'_>, axes: &[(&str, u64)]) -> Result<Part> {
     let at = cursor.at;
     let name = quoted(cursor)?;
     let Some(axis) = axes.iter().position(|&(known, _)| known == name) else {
@@ -316,7 +316,7 @@ fn part(cursor: &mut Cursor<'_>, axes: &[(&str, u64)]) -> Step<Part> {
 }
 
 /// `, device_ids=([4,2]T(1,0))` or `, device_ids=(3,2,1,0)`, if it stands here: the device at each place of the mesh.
-fn device_order(cursor: &mut Cursor<'_>, devices: u64) -> Step<Option<Vec<u32>>> {
+fn device_order(cursor: &mut Cursor<'_>, devices: u64) -> Result<Option<Vec<u32>>> {
     if !cursor.take(b',') {
         return Ok(None);
     }

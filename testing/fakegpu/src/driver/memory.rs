@@ -3,7 +3,7 @@
 use super::{Code, Handle, address, give, number, stream};
 use crate::codes::{INVALID_VALUE, OUT_OF_MEMORY};
 use crate::log;
-use crate::memory::Place;
+use crate::memory::AddressSpace;
 use crate::state::{call, current, state};
 use crate::stream::{Side, Work};
 use serde_json::json;
@@ -32,7 +32,7 @@ pub unsafe extern "C" fn cuMemAlloc_v2(pointer: *mut u64, bytes: usize) -> Code 
         if bytes > left {
             return Err(OUT_OF_MEMORY);
         }
-        let start = state.memory.allocate(Place::Device(device), bytes).ok_or(OUT_OF_MEMORY)?;
+        let start = state.memory.allocate(AddressSpace::Device(device), bytes).ok_or(OUT_OF_MEMORY)?;
         give(pointer, start as u64)
     })
 }
@@ -59,7 +59,7 @@ pub unsafe extern "C" fn cuMemAllocHost_v2(pointer: *mut *mut c_void, bytes: usi
         if bytes > state().settings.memory_bytes {
             return Err(OUT_OF_MEMORY);
         }
-        let start = state().memory.allocate(Place::Host, bytes).ok_or(OUT_OF_MEMORY)?;
+        let start = state().memory.allocate(AddressSpace::Host, bytes).ok_or(OUT_OF_MEMORY)?;
         give(pointer, start as *mut c_void)
     })
 }

@@ -5,7 +5,7 @@ mod module;
 mod stream;
 
 use crate::codes::{self, INVALID_DEVICE, INVALID_HANDLE, INVALID_VALUE, NOT_INITIALIZED};
-use crate::fault::{self, Fault};
+use crate::fault::{self, InjectedFault};
 use crate::log;
 use crate::state::{State, call, context_handle, current, device_of, hang, set_current, state};
 use crate::stream::Stream;
@@ -41,7 +41,7 @@ fn device(ordinal: c_int) -> Result<(), Code> {
 
 /// A call that waits hangs here, if that is planned.
 fn hang_if_planned() {
-    if fault::take_of_call() == Some(Fault::Hang) {
+    if fault::take_of_call() == Some(InjectedFault::Hang) {
         hang();
     }
 }
@@ -183,7 +183,7 @@ pub extern "C" fn cuDevicePrimaryCtxRelease_v2(ordinal: c_int) -> Code {
 pub extern "C" fn cuCtxSetCurrent(context: Handle) -> Code {
     // Not logged: it comes before every other call.
     let fault = fault::strike(&mut state().faults, "cuCtxSetCurrent");
-    if let Some(Fault::Code(code)) = fault {
+    if let Some(InjectedFault::Code(code)) = fault {
         return code;
     }
     if context.is_null() {

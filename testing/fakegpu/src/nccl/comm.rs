@@ -2,7 +2,7 @@
 
 use super::codes::{IN_PROGRESS, INVALID_USAGE, REMOTE_ERROR, SYSTEM_ERROR};
 use super::room::{Header, Room};
-use crate::fault::Fault;
+use crate::fault::InjectedFault;
 use crate::state::{epoch, state};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -120,7 +120,7 @@ impl Comm {
     }
 
     /// Waits for all ranks, and notes what became of it. `extra` must be the same on all.
-    pub fn meet(&self, rank: u32, size: u32, extra: u64, fault: Option<Fault>) {
+    pub fn meet(&self, rank: u32, size: u32, extra: u64, fault: Option<InjectedFault>) {
         self.rank.store(rank, Ordering::Release);
         self.size.store(size, Ordering::Release);
         match self.strike(fault).and_then(|()| self.meet_all(extra)) {
@@ -153,11 +153,11 @@ impl Comm {
     }
 
     /// What a fault of a call does to its work.
-    pub fn strike(&self, fault: Option<Fault>) -> Result<(), Stop> {
+    pub fn strike(&self, fault: Option<InjectedFault>) -> Result<(), Stop> {
         match fault {
-            Some(Fault::Late(code)) => Err(Stop::Failure(code, "a fault was asked for".to_owned())),
-            Some(Fault::Hang) => self.wait(|| Ok(None)),
-            Some(Fault::Code(_) | Fault::Skip | Fault::Pending) | None => Ok(()),
+            Some(InjectedFault::Late(code)) => Err(Stop::Failure(code, "a fault was asked for".to_owned())),
+            Some(InjectedFault::Hang) => self.wait(|| Ok(None)),
+            Some(InjectedFault::Code(_) | InjectedFault::Skip | InjectedFault::Pending) | None => Ok(()),
         }
     }
 

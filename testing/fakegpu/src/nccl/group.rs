@@ -3,7 +3,7 @@
 use super::codes::{IN_PROGRESS, INVALID_USAGE};
 use super::comm::Comm;
 use super::run::{Item, Kind, Op};
-use crate::fault::Fault;
+use crate::fault::InjectedFault;
 use crate::stream::{Stream, Work};
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ struct Call {
     comm: Arc<Comm>,
     stream: Arc<Stream>,
     op: Op,
-    fault: Option<Fault>,
+    fault: Option<InjectedFault>,
 }
 
 #[derive(Default)]
@@ -75,7 +75,7 @@ pub fn make(job: Job) -> Result<(), i32> {
 }
 
 /// Enqueues a call now, or at the group's end.
-pub fn call(comm: Arc<Comm>, stream: Arc<Stream>, op: Op, fault: Option<Fault>) {
+pub fn call(comm: Arc<Comm>, stream: Arc<Stream>, op: Op, fault: Option<InjectedFault>) {
     let call = Call { comm, stream, op, fault };
     if is_open() {
         GROUP.with_borrow_mut(|group| group.calls.push(call));
@@ -119,7 +119,7 @@ fn finish(group: Group) -> Result<(), i32> {
 
 /// Collectives one by one; the sends and receives on one communicator and stream at once, where the first of them is.
 fn enqueue(calls: Vec<Call>) {
-    let mut items: Vec<(Item, Arc<Stream>, Option<Fault>)> = Vec::new();
+    let mut items: Vec<(Item, Arc<Stream>, Option<InjectedFault>)> = Vec::new();
     for Call { comm, stream, mut op, fault } in calls {
         let is_message = matches!(op.kind, Kind::Send | Kind::Recv);
         if is_message {
@@ -130,7 +130,7 @@ fn enqueue(calls: Vec<Call>) {
             op.nth = *count;
             *count += 1;
         }
-        let same = |(item, on, _): &&mut (Item, Arc<Stream>, Option<Fault>)| {
+        let same = |(item, on, _): &&mut (Item, Arc<Stream>, Option<InjectedFault>)| {
             let messages = matches!(item.ops[0].kind, Kind::Send | Kind::Recv);
             messages && Arc::ptr_eq(&item.comm, &comm) && Arc::ptr_eq(on, &stream)
         };

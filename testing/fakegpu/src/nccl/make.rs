@@ -222,7 +222,7 @@ pub unsafe extern "C" fn ncclCommShrink(
 pub unsafe extern "C" fn ncclCommGetAsyncError(comm: Handle, to: *mut Code) -> Code {
     // Not logged: it is asked again and again.
     let fault = fault::strike(&mut state().faults, "ncclCommGetAsyncError");
-    if let Some(fault::Fault::Code(code)) = fault {
+    if let Some(fault::InjectedFault::Code(code)) = fault {
         return code;
     }
     known(comm).and_then(|comm| give(to, comm.code())).err().unwrap_or(0)

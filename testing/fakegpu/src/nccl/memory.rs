@@ -2,7 +2,7 @@
 
 use super::codes::UNHANDLED_CUDA_ERROR;
 use super::{Code, Handle, give, known, note, ready, wrong};
-use crate::memory::Place;
+use crate::memory::AddressSpace;
 use crate::state::{call, current, state};
 use serde_json::json;
 use std::ffi::{c_int, c_void};
@@ -23,7 +23,7 @@ pub unsafe extern "C" fn ncclMemAlloc(to: *mut *mut c_void, bytes: usize) -> Cod
         if bytes > left {
             return Err(short(2));
         }
-        let start = state.memory.allocate_aligned(Place::Device(device), bytes, PAGE).ok_or_else(|| short(2))?;
+        let start = state.memory.allocate_aligned(AddressSpace::Device(device), bytes, PAGE).ok_or_else(|| short(2))?;
         give(to, start as *mut c_void)
     })
 }

@@ -15,7 +15,7 @@ mod run;
 
 pub use run::Item;
 
-use crate::fault::{self, Fault};
+use crate::fault::{self, InjectedFault};
 use crate::state::{State, call, state};
 use codes::{IN_PROGRESS, INVALID_ARGUMENT, INVALID_USAGE};
 use comm::Comm;
@@ -140,7 +140,7 @@ fn operate(given: &Given) -> Code {
             return wrong("Invalid root or peer: it must be in the communicator");
         }
         let (op, factor) = reduction(&comm, given)?;
-        if fault == Some(Fault::Pending) {
+        if fault == Some(InjectedFault::Pending) {
             comm.stick();
             return Err(IN_PROGRESS);
         }

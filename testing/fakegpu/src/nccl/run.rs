@@ -4,7 +4,7 @@ use super::codes::UNHANDLED_CUDA_ERROR;
 use super::comm::{Comm, Stop};
 use super::number::{Form, form};
 use super::room::Header;
-use crate::fault::Fault;
+use crate::fault::InjectedFault;
 use crate::stream::{Side, Stream};
 use std::sync::Arc;
 
@@ -85,7 +85,7 @@ fn words(header: &Header) -> String {
 
 impl Item {
     /// Runs it in its turn; what it touches that it may not, is the error.
-    pub fn run(self, stream: &Stream, fault: Option<Fault>, is_lost: bool) -> Result<(), String> {
+    pub fn run(self, stream: &Stream, fault: Option<InjectedFault>, is_lost: bool) -> Result<(), String> {
         let mut violation = Ok(());
         let mut run = || {
             self.comm.wait_turn(self.number)?;

@@ -35,7 +35,7 @@ pub enum Values {
 }
 
 /// One kind of fault.
-pub struct Fault {
+pub struct PlantedFault {
     /// What is wrong, in a few words.
     pub name: &'static str,
     /// What becomes of values.
@@ -163,79 +163,83 @@ fn options(folder: &Path, file: &str) -> EvalOptions {
 }
 
 /// All kinds.
-pub const FAULTS: &[Fault] = &[
-    Fault { name: "members swapped in the pack", values: Values::Change, plant: swap_pack },
-    Fault { name: "one member packed twice, another not", values: Values::Change, plant: twice_in_pack },
-    Fault { name: "members swapped in the unpack", values: Values::Change, plant: swap_unpack },
-    Fault { name: "member read one element late", values: Values::Change, plant: off_by_one },
-    Fault { name: "member read from another's start", values: Values::Change, plant: wrong_start },
-    Fault { name: "member of another bucket", values: Values::Change, plant: other_buckets_member },
-    Fault { name: "scatter packed member by member", values: Values::Change, plant: member_major_scatter },
-    Fault { name: "gather unpacked member by member", values: Values::Change, plant: rank_order_of_gather },
-    Fault { name: "gathered table transposed", values: Values::Change, plant: transposed_gather },
-    Fault { name: "wait dropped", values: Values::Change, plant: drop_wait },
-    Fault { name: "wait after a read", values: Values::Change, plant: wait_after_read },
-    Fault { name: "result written while in flight", values: Values::Change, plant: write_in_flight },
-    Fault { name: "ranks of a group in another order", values: Values::Change, plant: other_rank_order },
-    Fault { name: "result reduced once more", values: Values::Change, plant: reduced_twice },
-    Fault { name: "group swapped", values: Values::Change, plant: other_group },
-    Fault { name: "reduction changed", values: Values::Change, plant: other_reduction },
-    Fault { name: "root of a broadcast changed", values: Values::Change, plant: other_root },
-    Fault { name: "rounding moved across a sum", values: Values::Change, plant: cast_across_sum },
-    Fault { name: "rounded twice", values: Values::Change, plant: double_rounding },
-    Fault { name: "stale read after an in-place write", values: Values::Change, plant: stale_read },
-    Fault { name: "in-place write dropped", values: Values::Change, plant: dropped_write },
-    Fault { name: "in-place write added", values: Values::Change, plant: extra_write },
-    Fault { name: "collective dropped, input in its place", values: Values::Change, plant: drop_launch },
-    Fault {
+pub const FAULTS: &[PlantedFault] = &[
+    PlantedFault { name: "members swapped in the pack", values: Values::Change, plant: swap_pack },
+    PlantedFault { name: "one member packed twice, another not", values: Values::Change, plant: twice_in_pack },
+    PlantedFault { name: "members swapped in the unpack", values: Values::Change, plant: swap_unpack },
+    PlantedFault { name: "member read one element late", values: Values::Change, plant: off_by_one },
+    PlantedFault { name: "member read from another's start", values: Values::Change, plant: wrong_start },
+    PlantedFault { name: "member of another bucket", values: Values::Change, plant: other_buckets_member },
+    PlantedFault { name: "scatter packed member by member", values: Values::Change, plant: member_major_scatter },
+    PlantedFault { name: "gather unpacked member by member", values: Values::Change, plant: rank_order_of_gather },
+    PlantedFault { name: "gathered table transposed", values: Values::Change, plant: transposed_gather },
+    PlantedFault { name: "wait dropped", values: Values::Change, plant: drop_wait },
+    PlantedFault { name: "wait after a read", values: Values::Change, plant: wait_after_read },
+    PlantedFault { name: "result written while in flight", values: Values::Change, plant: write_in_flight },
+    PlantedFault { name: "ranks of a group in another order", values: Values::Change, plant: other_rank_order },
+    PlantedFault { name: "result reduced once more", values: Values::Change, plant: reduced_twice },
+    PlantedFault { name: "group swapped", values: Values::Change, plant: other_group },
+    PlantedFault { name: "reduction changed", values: Values::Change, plant: other_reduction },
+    PlantedFault { name: "root of a broadcast changed", values: Values::Change, plant: other_root },
+    PlantedFault { name: "rounding moved across a sum", values: Values::Change, plant: cast_across_sum },
+    PlantedFault { name: "rounded twice", values: Values::Change, plant: double_rounding },
+    PlantedFault { name: "stale read after an in-place write", values: Values::Change, plant: stale_read },
+    PlantedFault { name: "in-place write dropped", values: Values::Change, plant: dropped_write },
+    PlantedFault { name: "in-place write added", values: Values::Change, plant: extra_write },
+    PlantedFault { name: "collective dropped, input in its place", values: Values::Change, plant: drop_launch },
+    PlantedFault {
         name: "collective dropped, another's result in its place",
         values: Values::Change,
         plant: launch_for_another,
     },
-    Fault {
+    PlantedFault {
         name: "collective launched twice",
         values: Values::Stay("the second result is not read"),
         plant: second_launch,
     },
-    Fault {
+    PlantedFault {
         name: "collective that nobody asked for",
         values: Values::Stay("its result is not read"),
         plant: foreign_launch,
     },
-    Fault { name: "pad leaking", values: Values::Change, plant: leaking_pad },
-    Fault { name: "view of a bucket escaping as an output", values: Values::Change, plant: escaping_view },
-    Fault { name: "input handed out for its copy", values: Values::Change, plant: input_as_output },
-    Fault {
+    PlantedFault { name: "pad leaking", values: Values::Change, plant: leaking_pad },
+    PlantedFault { name: "view of a bucket escaping as an output", values: Values::Change, plant: escaping_view },
+    PlantedFault { name: "input handed out for its copy", values: Values::Change, plant: input_as_output },
+    PlantedFault {
         name: "order edge dropped",
         values: Values::Stay("an edge says when a node runs, not what it makes"),
         plant: lost_edge,
     },
-    Fault {
+    PlantedFault {
         name: "order edge broken",
         values: Values::Stay("an edge says when a node runs, not what it makes"),
         plant: broken_edge,
     },
-    Fault {
+    PlantedFault {
         name: "launches of a group swapped",
         values: Values::Stay("all ranks of a run launch in the same order, whichever it is"),
         plant: swapped_launches,
     },
-    Fault {
+    PlantedFault {
         name: "collective moved across a fence",
         values: Values::Stay("a fence makes nothing that is read"),
         plant: across_fence,
     },
-    Fault { name: "fence dropped", values: Values::Stay("a fence makes nothing that is read"), plant: dropped_fence },
-    Fault { name: "random draws swapped", values: Values::Change, plant: swapped_draws },
-    Fault { name: "outputs swapped", values: Values::Change, plant: swapped_outputs },
-    Fault { name: "output lost", values: Values::Change, plant: lost_output },
-    Fault { name: "input of a gather not at a rank's place", values: Values::Change, plant: wrong_slot },
-    Fault { name: "constant changed", values: Values::Change, plant: other_constant },
-    Fault { name: "operands swapped", values: Values::Change, plant: swapped_operands },
-    Fault { name: "run-time sizes in another order", values: Values::Change, plant: wrong_run_time_size },
-    Fault { name: "run-time size not divided", values: Values::Change, plant: undivided_size },
-    Fault { name: "member packed before its last step", values: Values::Change, plant: stale_member },
-    Fault { name: "memory that was never written", values: Values::Change, plant: unwritten_buffer },
+    PlantedFault {
+        name: "fence dropped",
+        values: Values::Stay("a fence makes nothing that is read"),
+        plant: dropped_fence,
+    },
+    PlantedFault { name: "random draws swapped", values: Values::Change, plant: swapped_draws },
+    PlantedFault { name: "outputs swapped", values: Values::Change, plant: swapped_outputs },
+    PlantedFault { name: "output lost", values: Values::Change, plant: lost_output },
+    PlantedFault { name: "input of a gather not at a rank's place", values: Values::Change, plant: wrong_slot },
+    PlantedFault { name: "constant changed", values: Values::Change, plant: other_constant },
+    PlantedFault { name: "operands swapped", values: Values::Change, plant: swapped_operands },
+    PlantedFault { name: "run-time sizes in another order", values: Values::Change, plant: wrong_run_time_size },
+    PlantedFault { name: "run-time size not divided", values: Values::Change, plant: undivided_size },
+    PlantedFault { name: "member packed before its last step", values: Values::Change, plant: stale_member },
+    PlantedFault { name: "memory that was never written", values: Values::Change, plant: unwritten_buffer },
 ];
 
 /// The group that a fault made up has the ranks of another one, in another order.

@@ -1,11 +1,11 @@
 //! Whether faults show when graphs are scaled down.
 
-use super::{FAULTS, Fault, Pair, Values, with_planted};
+use super::{FAULTS, Pair, PlantedFault, Values, with_planted};
 use bucketeer_eval::{Difference, EvalError, EvalOptions, compare, shrink};
 
 /// What small sizes do not show: a table whose columns are the ranks has no sizes that follow, and is refused; that a
 /// gather in place does not send from its rank's place changes no value here.
-fn is_beyond(pair: &Pair, fault: &Fault) -> bool {
+fn is_beyond(pair: &Pair, fault: &PlantedFault) -> bool {
     let in_place = "input of a gather not at a rank's place";
     fault.name == "gathered table transposed" || (fault.name == in_place && pair.name.contains("all_gather.default"))
 }

@@ -117,7 +117,7 @@ impl Nccl {
         }
         context.make_current()?;
         let pointer = self.0.alloc(bytes).ok_or_else(|| self.unsupported("Nccl::alloc", 21_900))??;
-        let owner = Memory { api: self.0.clone(), make_current: Box::new(context.current_maker()), pointer };
+        let owner = NcclAllocation { api: self.0.clone(), make_current: Box::new(context.current_maker()), pointer };
         // SAFETY: just allocated with `bytes` bytes, and freed by the owner.
         Ok(unsafe { DeviceBuffer::from_raw(context, pointer, bytes, Box::new(owner)) })
     }
@@ -134,13 +134,13 @@ impl fmt::Debug for Nccl {
 }
 
 /// Memory of `ncclMemAlloc`. It holds no [`Context`], which may come to hold it until its work has ended.
-struct Memory {
+struct NcclAllocation {
     api: Arc<Api>,
     make_current: Box<dyn Fn() -> bool + Send + Sync>,
     pointer: u64,
 }
 
-impl Drop for Memory {
+impl Drop for NcclAllocation {
     fn drop(&mut self) {
         if (self.make_current)() {
             // SAFETY: made by `alloc`; the buffer drops this once, when its work has ended.

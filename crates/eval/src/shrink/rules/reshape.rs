@@ -1,7 +1,7 @@
 //! Views of the same elements in other dimensions.
 
 use crate::shrink::extents::Extent;
-use crate::shrink::node::{Found, Node, Place};
+use crate::shrink::node::{ArgPosition, Found, Node};
 use crate::shrink::trace::is_list;
 use bucketeer::ir::{Arg, DType};
 
@@ -52,7 +52,7 @@ pub fn view(node: &mut Node<'_>, dims: &[Extent]) -> Option<Vec<Extent>> {
     let items: Vec<Found<'_>> = if is_list(arg) {
         Vec::new()
     } else {
-        node.args.positional.iter().enumerate().skip(1).map(|(at, arg)| (Place::Positional(at), arg)).collect()
+        node.args.positional.iter().enumerate().skip(1).map(|(at, arg)| (ArgPosition::Positional(at), arg)).collect()
     };
     let asked = match items.as_slice() {
         [] => node.ints(arg)?,

@@ -1,7 +1,7 @@
 //! Operators that read sizes or compute with them.
 
 use crate::shrink::extents::Extent;
-use crate::shrink::node::{Node, Place};
+use crate::shrink::node::{ArgPosition, Node};
 use crate::shrink::trace::Shape;
 use bucketeer::ir::operators::{BinaryKind, NumberKind, OperatorId, ReduceKind, SizeKind};
 use bucketeer::ir::{Arg, Type};
@@ -78,7 +78,7 @@ fn computed(
             // The factors have no order here, so they say nothing of how the product is laid out.
             let size = a.checked_mul(b)?;
             for (position, extent) in [left, right] {
-                let place = Place::Positional(position);
+                let place = ArgPosition::Positional(position);
                 let arg = &node.args.positional[position];
                 node.is_size_of(&place, None, arg, extent);
             }
