@@ -17,6 +17,7 @@ mod inspect;
 #[cfg(unix)]
 mod launch;
 mod lower;
+mod machine;
 mod man;
 mod output;
 mod plan;

@@ -172,6 +172,8 @@ pub enum CostError {
         if known.is_empty() { "none".to_owned() } else { known.join(", ") }
     )]
     NoClass { group: String, class: Class, kind: &'static str, profile: String, known: Vec<String> },
+    #[error("`{node}` takes time, found neither a measured one nor rates in profile `{profile}`; expected one of them")]
+    NoRates { node: String, profile: String },
     #[error("`{node}`: found {found}, expected {expected}")]
     Shapes { node: String, found: String, expected: &'static str },
     #[error("the costs give a time to `{node}`, which is not a node of the graph")]
