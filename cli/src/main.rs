@@ -28,6 +28,7 @@ mod table;
 mod talk;
 mod units;
 mod verify;
+mod world;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use std::process::ExitCode;
