@@ -2,13 +2,10 @@
 
 use crate::talk;
 use anyhow::{Context as _, Result, anyhow, bail};
-#[cfg(feature = "mpi")]
-use bucketeer::ir::DType;
-use bucketeer::ir::GlobalRank;
+use bucketeer::ir::{DType, GlobalRank};
 use bucketeer_comm::nccl::NcclOptions;
 use bucketeer_comm::rendezvous::Rendezvous;
 use bucketeer_comm::store::{MemoryStore, Store, StoreError};
-#[cfg(feature = "mpi")]
 use bucketeer_comm::{Backend, CallOptions, Group, Operands};
 use bucketeer_cuda::nccl::Nccl;
 use bucketeer_cuda::{Context, Driver};
@@ -23,14 +20,12 @@ const LOOK: Duration = Duration::from_millis(20);
 const END_LIMIT: Duration = Duration::from_secs(5);
 
 /// The group of all ranks.
-#[cfg(feature = "mpi")]
 pub fn all_ranks(backend: &dyn Backend, name: &str) -> Result<Group> {
     let all: Vec<GlobalRank> = (0..backend.world_size()).map(GlobalRank).collect();
     Ok(backend.new_group(name, &all)?)
 }
 
 /// As many bytes of each rank of a group, in rank order.
-#[cfg(feature = "mpi")]
 pub fn gather(backend: &dyn Backend, group: &Group, value: &[u8]) -> Result<Vec<Vec<u8>>> {
     let (bytes, ranks) = (value.len() as u64, group.size() as u64);
     let arena = backend.arena(bytes * (ranks + 1))?;
@@ -85,6 +80,11 @@ impl Process {
 
     pub fn store(&self) -> Arc<dyn Store> {
         self.store.clone()
+    }
+
+    /// What the launcher says of this process.
+    pub fn meeting(&self) -> Option<&Rendezvous> {
+        self.meeting.as_ref()
     }
 
     /// How a rank of this world behaves, under a name that no other has on this store.
