@@ -4,6 +4,7 @@ use bucketeer::check::ranks::RanksError;
 use bucketeer::ir::{Graph, Op, Type};
 use bucketeer::passes::TogetherError;
 use bucketeer::passes::lowering::LowerError;
+use bucketeer::passes::schedule::CostError;
 use bucketeer_eval::{EvalError, ShrinkError};
 use bucketeer_exec::RunError;
 use bucketeer_formats::{Document, Format};
@@ -103,6 +104,12 @@ impl Answered for EvalError {
             Self::Side { error, .. } => error.option(),
             _ => None,
         }
+    }
+}
+
+impl Answered for CostError {
+    fn option(&self) -> Option<&'static str> {
+        matches!(self, Self::NoRates { .. }).then_some("--times FILE, which scripts/times_with_pytorch.py writes")
     }
 }
 

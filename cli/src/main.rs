@@ -6,6 +6,7 @@
 
 mod advice;
 mod buckets;
+mod calibrate;
 mod check_ranks;
 mod completions;
 mod convert;
@@ -17,6 +18,7 @@ mod inspect;
 #[cfg(unix)]
 mod launch;
 mod lower;
+mod machine;
 mod man;
 mod output;
 mod plan;
@@ -27,6 +29,7 @@ mod table;
 mod talk;
 mod units;
 mod verify;
+mod world;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use std::process::ExitCode;
@@ -62,6 +65,7 @@ enum Command {
     Run(run::RunArgs),
     Lower(lower::LowerArgs),
     Plan(plan::PlanArgs),
+    Calibrate(calibrate::CalibrateArgs),
     #[cfg(unix)]
     Launch(launch::LaunchArgs),
     #[cfg(unix)]
@@ -111,6 +115,7 @@ fn main() -> ExitCode {
         Command::Run(arguments) => run::run(arguments),
         Command::Lower(arguments) => lower::run(arguments),
         Command::Plan(arguments) => plan::run(arguments),
+        Command::Calibrate(arguments) => calibrate::run(arguments),
         #[cfg(unix)]
         Command::Launch(launched) => launch::run(&launched, &arguments.talk),
         #[cfg(unix)]

@@ -1,13 +1,14 @@
 //! What things cost: as a file says, or by the machine and the shapes.
 
+use crate::advice::Answered as _;
 use crate::fault::InputFault;
-use crate::input;
-use anyhow::{Context, Result, bail};
+use crate::machine::{profile, read_text};
+use anyhow::Result;
 use bucketeer::ir::Graph;
+use bucketeer::passes::schedule::costs::Map;
 use bucketeer::passes::schedule::profile_json::times_from_json;
-use bucketeer::passes::schedule::times::override_times;
-use bucketeer::passes::schedule::{Costs, Profile};
-use std::path::{Path, PathBuf};
+use bucketeer::passes::schedule::{CostError, Costs};
+use std::path::PathBuf;
 
 /// Where costs come from.
 #[derive(Debug, clap::Args)]
@@ -35,35 +36,19 @@ impl CostsArgs {
             };
         }
         let word = self.profile.as_deref().unwrap_or_default();
-        let profile = match Profile::named(word) {
-            Some(profile) => profile,
-            None if Path::new(word).exists() => {
-                let (file, text) = read_text(Path::new(word))?;
-                Profile::from_json(&text).map_err(|error| InputFault::of_file(&file, error.to_string()))?
-            }
-            None => {
-                let known: Vec<&str> = Profile::names().collect();
-                bail!(
-                    "--profile {word}: found neither a file nor a machine of that name; expected a file, or one of {}",
-                    known.join(", ")
-                )
+        let profile = profile("--profile", word)?;
+        let (file, measured) = match &self.times {
+            None => (label.to_owned(), Map::default()),
+            Some(path) => {
+                let (file, text) = read_text(path)?;
+                let measured = times_from_json(&text).map_err(|error| InputFault::of_file(&file, error.to_string()))?;
+                (file, measured)
             }
         };
-        let mut costs = profile.costs(graph).map_err(|error| InputFault::of_file(label, error.to_string()))?;
-        if let Some(path) = &self.times {
-            let (file, text) = read_text(path)?;
-            let measured = times_from_json(&text).map_err(|error| InputFault::of_file(&file, error.to_string()))?;
-            override_times(&mut costs, graph, &measured)
-                .map_err(|error| InputFault::of_file(&file, error.to_string()))?;
-        }
-        Ok(costs)
+        let costs = profile.costs_with(graph, &measured);
+        costs.map_err(|error| {
+            let at_fault = if matches!(error, CostError::NoNode { .. }) { &file } else { label };
+            InputFault::of_file(at_fault, error.advised()).into()
+        })
     }
-}
-
-fn read_text(path: &Path) -> Result<(String, String)> {
-    let label = input::label(path);
-    let bytes = std::fs::read(path).with_context(|| format!("cannot read {label}"))?;
-    let text =
-        String::from_utf8(bytes).map_err(|_| InputFault::of_file(&label, "the file is not UTF-8 text".to_owned()))?;
-    Ok((label, text))
 }

@@ -1,7 +1,6 @@
 //! A plan as a page and as a trace, and each launch in words.
 
-use super::report::time;
-use crate::units::human;
+use crate::units::{count, human, time};
 use bucketeer::ir::{Graph, Op};
 use bucketeer::passes::schedule::{Doing, Lane, Launch, Span, Timeline};
 use bucketeer_draw::{TimedLane, TimedRun, TimedSpan, timeline_html};
@@ -140,7 +139,7 @@ pub fn explained(graph: &Graph, run: &Timeline) -> Vec<String> {
             }
         }
         let hides = longest.map_or("hides behind nothing".to_owned(), |(_, span)| {
-            let calls = crate::units::count(calls, "call");
+            let calls = count(calls, "call");
             format!("hides {} behind {calls}, most of it `{}`", time(hidden), graph.name_of(span.node))
         });
         let exposed = match launch.stalled_ns {

@@ -2,7 +2,7 @@
 
 use super::pictures::{Shown, explained};
 use crate::table::{Align, Table};
-use crate::units::human;
+use crate::units::{human, time};
 use crate::{Verdict, output};
 use anyhow::{Context, Result};
 use bucketeer::ir::Graph;
@@ -53,16 +53,6 @@ pub fn show(
     };
     output::to_stdout(text.as_bytes())?;
     Ok(Verdict::Accepted)
-}
-
-/// A time for people: three places that count.
-pub fn time(ns: u64) -> String {
-    match ns {
-        0..1_000 => format!("{ns} ns"),
-        1_000..1_000_000 => format!("{:.1} us", ns as f64 / 1e3),
-        1_000_000..1_000_000_000 => format!("{:.2} ms", ns as f64 / 1e6),
-        _ => format!("{:.3} s", ns as f64 / 1e9),
-    }
 }
 
 /// How much of the communication hides behind computation.

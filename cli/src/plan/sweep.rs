@@ -1,9 +1,9 @@
 //! What a step takes for several caps on memory, and for several caps on buckets.
 
-use super::report::{Run, hidden, time};
+use super::report::{Run, hidden};
 use crate::table::{Align, Table};
 use crate::talk::Progress;
-use crate::units::human;
+use crate::units::{human, time};
 use crate::{Verdict, output};
 use anyhow::{Context, Result};
 use bucketeer::ir::Graph;

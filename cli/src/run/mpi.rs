@@ -4,11 +4,12 @@ use super::report::Outcome;
 use super::told::{Ran, Told};
 use super::{Job, NAMES, Runs, explained, told};
 use crate::talk;
+use crate::world::{all_ranks, gather};
 use anyhow::{Context, Result, bail};
-use bucketeer::ir::{DType, GlobalRank};
+use bucketeer::ir::GlobalRank;
 use bucketeer::program::Program;
 use bucketeer_comm::mpi::{MpiOptions, MpiRank};
-use bucketeer_comm::{Backend, CallOptions, Group, Operands};
+use bucketeer_comm::{Backend, CallOptions, Group};
 use bucketeer_eval::Output;
 use bucketeer_exec::{Executor, Reference, Run};
 
@@ -26,8 +27,7 @@ impl Process {
         if found != ranks {
             bail!("the graph runs on {ranks} ranks, and MPI has {found}: mpirun -n {ranks} bucketeer run ...");
         }
-        let all: Vec<GlobalRank> = (0..ranks).map(GlobalRank).collect();
-        let world = rank.new_group("all ranks of the run", &all)?;
+        let world = all_ranks(&rank, "all ranks of the run")?;
         Ok(Self { rank, world })
     }
 
@@ -82,25 +82,14 @@ impl Process {
     /// Tells all ranks something, and hears what they tell, in rank order.
     fn exchange(&self, value: &[u8]) -> Result<Vec<Vec<u8>>> {
         let length = (value.len() as u64).to_le_bytes();
-        let lengths = self.gather(&length)?;
+        let lengths = gather(&self.rank, &self.world, &length)?;
         let lengths: Vec<u64> =
             lengths.iter().map(|bytes| bytes.iter().rev().fold(0, |n, b| n << 8 | u64::from(*b))).collect();
         let most = lengths.iter().copied().max().unwrap_or(0) as usize;
         let mut padded = value.to_vec();
         padded.resize(most, 0);
-        let mut values = self.gather(&padded)?;
+        let mut values = gather(&self.rank, &self.world, &padded)?;
         values.iter_mut().zip(lengths).for_each(|(value, length)| value.truncate(length as usize));
         Ok(values)
-    }
-
-    /// As many bytes of each rank.
-    fn gather(&self, value: &[u8]) -> Result<Vec<Vec<u8>>> {
-        let (bytes, ranks) = (value.len() as u64, u64::from(self.rank.world_size()));
-        let arena = self.rank.arena(bytes * (ranks + 1))?;
-        let (own, all) = (arena.buffer(0, bytes)?, arena.buffer(bytes, bytes * ranks)?);
-        own.write()?.copy_from_slice(value);
-        self.rank.all_gather_into(&self.world, Operands::new(own, all.clone(), DType::U8), &CallOptions::blocking())?;
-        let all = all.read()?;
-        Ok(all.chunks(value.len().max(1)).map(<[u8]>::to_vec).collect())
     }
 }

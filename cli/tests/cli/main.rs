@@ -1,6 +1,7 @@
 //! The command line: the real binary, in folders of its own.
 
 mod bad_input;
+mod calibrate;
 mod convert;
 mod export;
 mod help;

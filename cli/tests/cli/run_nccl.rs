@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 const LIMIT: Duration = Duration::from_secs(120);
 
 /// The fake as all three libraries, without a cache of kernels.
-fn fake() -> [(&'static str, &'static Path); 4] {
+pub fn fake() -> [(&'static str, &'static Path); 4] {
     let library = kit::fakegpu::path();
     let libraries = ["BUCKETEER_NCCL_LIB", "BUCKETEER_CUDA_LIB", "BUCKETEER_NVRTC_LIB"].map(|name| (name, library));
     [libraries[0], libraries[1], libraries[2], ("BUCKETEER_CACHE", Path::new(""))]

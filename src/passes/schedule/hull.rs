@@ -3,6 +3,10 @@
 //! A line states its slope in whole nanoseconds for a GiB. All is integer arithmetic, so that every rank and machine computes
 //! the same.
 
+mod fit;
+
+pub(super) use fit::{fit, fit_line};
+
 use super::costs::{MOST_PIECES, MessageCost, Piece};
 
 /// Bytes that a slope is stated for.
@@ -25,7 +29,8 @@ impl Line {
         Self { alpha_ns: piece.alpha_ns, ns_per_gib: u64::try_from(slope).unwrap_or(u64::MAX) }
     }
 
-    const fn piece(self) -> Piece {
+    /// As a piece.
+    pub const fn piece(self) -> Piece {
         Piece { alpha_ns: self.alpha_ns, ns_per_byte_num: self.ns_per_gib, ns_per_byte_den: GIB }
     }
 

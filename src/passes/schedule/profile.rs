@@ -17,7 +17,7 @@
 //! A kind without rows of its own takes those of another that moves the same bytes over each link: a broadcast those of a
 //! gather, a reduce those of a scatter, a permute those of an all-to-all. A group of one rank takes a copy.
 
-use super::costs::{CopyCost, CostError, Costs, GroupCosts, Map, MessageCost, Piece};
+use super::costs::{CopyCost, CostError, Costs, GroupCosts, Map, MessageCost, Piece, check_names};
 use super::nccl::{self, Architecture};
 use super::{hull, times};
 use crate::ir::{CollectiveKind, Graph, ProcessGroup, ReduceOp};
@@ -102,6 +102,17 @@ pub struct Rates {
     pub memory_bytes_per_s: u64,
 }
 
+/// Of no machine.
+const NOMINAL: Rates = Rates {
+    f64_flops_per_s: 1,
+    f32_flops_per_s: 1,
+    f16_flops_per_s: 1,
+    f8_flops_per_s: 1,
+    int_flops_per_s: 1,
+    achieved_permille: 1000,
+    memory_bytes_per_s: 1,
+};
+
 /// What of a peak is reached if nobody measured: 75 %, as Inductor has it.
 pub const ACHIEVED_PERMILLE: u32 = 750;
 
@@ -118,8 +129,8 @@ pub struct Profile {
     pub gpus_per_node: u32,
     /// Packing and unpacking.
     pub copy: CopyCost,
-    /// How fast it computes.
-    pub rates: Rates,
+    /// How fast it computes; where nobody says, calls need measured times.
+    pub rates: Option<Rates>,
     /// Whose formulas stand in for rows that are not there; `None` refuses them.
     pub nccl: Option<Architecture>,
     /// Its rows.
@@ -179,9 +190,18 @@ impl Profile {
     /// The costs of a graph: its groups, copies, and the times of its calls by their shapes.
     ///
     /// # Errors
-    /// [`CostError`], naming a group whose size is not known or that the profile has no costs for, or a node whose sizes are
-    /// not known.
+    /// [`CostError`], naming a group whose size is not known or that the profile has no costs for, a node whose sizes are
+    /// not known, or one that computes where the profile does not say how fast.
     pub fn costs(&self, graph: &Graph) -> Result<Costs, CostError> {
+        self.costs_with(graph, &Map::default())
+    }
+
+    /// The same, with measured times by node in the place of those by shapes. A profile without rates needs one for each call
+    /// that takes any.
+    ///
+    /// # Errors
+    /// As [`costs`](Self::costs), and [`CostError::NoNode`], naming a measured node that is not in the graph.
+    pub fn costs_with(&self, graph: &Graph, measured: &Map<u64>) -> Result<Costs, CostError> {
         let mut groups: Map<GroupCosts> = Map::default();
         for &id in graph.order() {
             let Some(collective) = graph.collective(id) else { continue };
@@ -192,7 +212,19 @@ impl Profile {
                 return Err(self.refused(&group.name, class, collective.kind));
             }
         }
-        Ok(Costs { compute_ns: times::of_graph(graph, &self.rates)?, groups, copy: self.copy })
+        Ok(Costs { compute_ns: self.compute(graph, measured)?, groups, copy: self.copy })
+    }
+
+    fn compute(&self, graph: &Graph, measured: &Map<u64>) -> Result<Map<u64>, CostError> {
+        check_names(graph, measured)?;
+        // Without rates this says which calls take time at all.
+        let mut compute_ns = times::of_graph(graph, self.rates.as_ref().unwrap_or(&NOMINAL))?;
+        let unknown = compute_ns.keys().find(|&node| self.rates.is_none() && !measured.contains_key(node));
+        if let Some(node) = unknown {
+            return Err(CostError::NoRates { node: node.to_string(), profile: self.name.to_string() });
+        }
+        compute_ns.extend(measured.iter().map(|(node, &ns)| (node.clone(), ns)));
+        Ok(compute_ns)
     }
 
     fn refused(&self, group: &str, class: Class, kind: CollectiveKind) -> CostError {
@@ -279,6 +311,28 @@ mod tests {
         let class = Class { ranks: 8, nodes: 1 };
         assert_eq!(profile.message(class, CollectiveKind::Broadcast { root: 0 }), profile.message(class, GATHER));
         assert_eq!(profile.message(class, CollectiveKind::Permute), None);
+    }
+
+    #[test]
+    fn without_rates_each_call_that_takes_time_needs_a_measured_one() {
+        let text = "a = input f32[8]; v = aten.view.default(a, [8]) : f32[8]; r = aten.relu.default(v) : f32[8]\n\
+                    s = aten.relu.default(r) : f32[8]; g = all_gather(s, G0:4); w = wait(g)\noutput(w)";
+        let graph = text::parse(text).unwrap();
+        let profile = Profile { rates: None, ..profile(&[(4, 1, 1000)]) };
+        let times = |nodes: &[&str]| -> Map<u64> { nodes.iter().map(|&node| (node.into(), 7)).collect() };
+        for measured in [times(&[]), times(&["r"])] {
+            let error = profile.costs_with(&graph, &measured).unwrap_err().to_string();
+            let node = if measured.is_empty() { "r" } else { "s" };
+            let expected = format!(
+                "`{node}` takes time, found neither a measured one nor rates in profile `h100`; expected one of them"
+            );
+            assert_eq!(error, expected);
+        }
+        assert_eq!(profile.costs_with(&graph, &times(&["r", "s"])).unwrap().compute_ns, times(&["r", "s"]));
+        assert!(matches!(profile.costs_with(&graph, &times(&["r", "s", "t"])), Err(CostError::NoNode { .. })));
+        // With rates a measured time beats that by shapes.
+        let with = Profile::named("h100").unwrap().costs_with(&graph, &times(&["s"])).unwrap();
+        assert!(with.compute_ns["s"] == 7 && with.compute_ns["r"] > 0, "{:?}", with.compute_ns);
     }
 
     #[test]

@@ -40,7 +40,8 @@ struct ProfileDocument {
     source: Box<str>,
     gpus_per_node: u32,
     copy: CopyCost,
-    rates: Rates,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    rates: Option<Rates>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     nccl: Option<Architecture>,
     classes: Vec<ClassCosts>,
@@ -115,7 +116,7 @@ impl Profile {
         of_schema(PROFILE, document.schema)?;
         let ProfileDocument { name, label, source, gpus_per_node, copy, rates, nccl, .. } = document;
         positive(&[("gpus_per_node", gpus_per_node.into()), ("copy.ns_per_byte_den", copy.ns_per_byte_den)])?;
-        check_rates(&rates)?;
+        rates.as_ref().map_or(Ok(()), check_rates)?;
         let mut classes: Vec<ClassCosts> = Vec::with_capacity(document.classes.len());
         for row in document.classes {
             let row = checked(row, gpus_per_node)?;
@@ -179,9 +180,23 @@ mod tests {
             assert_eq!(Profile::from_json(&text).unwrap(), profile, "{name}");
         }
         let profile = Profile::from_json(TEXT).unwrap();
-        assert_eq!((profile.rates.int_flops_per_s, profile.copy.fixed_ns, profile.nccl), (5, 5, None));
+        let int_rate = profile.rates.map(|rates| rates.int_flops_per_s);
+        assert_eq!((int_rate, profile.copy.fixed_ns, profile.nccl), (Some(5), 5, None));
         let named = TEXT.replace("\"gpus_per_node\"", "\"nccl\": \"hopper\", \"gpus_per_node\"");
         assert_eq!(Profile::from_json(&named).unwrap().nccl, Some(Architecture::Hopper));
+    }
+
+    #[test]
+    fn rates_may_be_left_out_or_null() {
+        let (start, end) = (TEXT.find("\"rates\"").unwrap(), TEXT.find("\"classes\"").unwrap());
+        for rates in ["", "\"rates\": null, "] {
+            let text = format!("{}{rates}{}", &TEXT[..start], &TEXT[end..]);
+            let profile = Profile::from_json(&text).unwrap();
+            assert_eq!(profile.rates, None);
+            let written = profile.to_json();
+            assert!(!written.contains("rates"), "{written}");
+            assert_eq!(Profile::from_json(&written).unwrap(), profile);
+        }
     }
 
     #[test]

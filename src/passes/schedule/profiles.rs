@@ -280,7 +280,7 @@ impl BuiltIn {
                 ns_per_byte_num: 2,
                 ns_per_byte_den: self.rates.memory_bytes_per_s / 1_000_000_000,
             },
-            rates: self.rates,
+            rates: Some(self.rates),
             nccl: self.nccl,
             classes: classes.into_values().collect(),
         }

@@ -1,0 +1,32 @@
+//! Profiles of machines, by name or from files.
+
+use crate::fault::InputFault;
+use crate::input;
+use anyhow::{Context, Result, bail};
+use bucketeer::passes::schedule::Profile;
+use std::path::Path;
+
+/// The profile that an option names: a machine that is built in, or a file.
+pub fn profile(option: &str, word: &str) -> Result<Profile> {
+    if let Some(profile) = Profile::named(word) {
+        return Ok(profile);
+    }
+    if !Path::new(word).exists() {
+        let known: Vec<&str> = Profile::names().collect();
+        bail!(
+            "{option} {word}: found neither a file nor a machine of that name; expected a file, or one of {}",
+            known.join(", ")
+        );
+    }
+    let (file, text) = read_text(Path::new(word))?;
+    Profile::from_json(&text).map_err(|error| InputFault::of_file(&file, error.to_string()).into())
+}
+
+/// A file's label and text.
+pub fn read_text(path: &Path) -> Result<(String, String)> {
+    let label = input::label(path);
+    let bytes = std::fs::read(path).with_context(|| format!("cannot read {label}"))?;
+    let text =
+        String::from_utf8(bytes).map_err(|_| InputFault::of_file(&label, "the file is not UTF-8 text".to_owned()))?;
+    Ok((label, text))
+}
