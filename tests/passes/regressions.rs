@@ -226,3 +226,48 @@ fn tensors_that_are_waited_for_in_one_list_have_memory_of_their_own() {
     let same = text.replace("mul_(b, 3)", "mul_(a, 3)");
     assert!(depends(&rewrite(&same, "bucket-all-gather{cap=none}").graph, "m", "cat"));
 }
+
+#[test]
+fn a_later_pass_may_make_neighbours_that_an_earlier_one_would_have_merged() {
+    // The gathers that are merged take `c7` to where `c14` is launched. Each pass leaves its own output alone.
+    let text = r#"graph random {
+group G0:2 = [[0, 1], [2, 3]]
+group G1:4 = [[0, 1, 2, 3]]
+group G2:2 = [[0, 2], [1, 3]]
+group G3:1 = [[0], [1], [2], [3]]
+  x0 = input f32[4]
+  neg1 = neg(x0) : f32[4]
+  c2 = all_gather(neg1, G1:4) : f32[16]
+  c3 = broadcast_(x0, 1, G1:4) : f32[4]
+  w4 = wait(x0) : f32[4]
+  w5 = wait(c2) : f32[16]
+  c6 = all_gather(w5, G0:2) : f32[32] key="L1" src="a.py:10"
+  c7 = reduce_scatter(w4, sum, G0:2) : f32[2]
+  w8 = wait(c7) : f32[2]
+  c9 = all_gather(w8, G0:2) : f32[4] key="L1" src="a.py:10"
+  c10 = all_gather(w8, G0:2) : f32[4] key="L1" src="a.py:10"
+  c11 = all_reduce(c3, max, G2:2) : f32[4] key="L1" src="a.py:10"
+  x12 = input f32[4]
+  c13 = all_reduce(x12, max, G2:2) : f32[4] key="L1" src="a.py:10"
+  c14 = reduce_scatter(x12, sum, G0:2) : f32[2]
+  slice15 = slice(c9, 0, 2) : f32[2]
+  region loop(n=2) {
+    neg16 = neg(x12) : f32[4]
+    c17 = reduce_scatter(neg16, max, G2:2) : f32[2] key="L1" src="a.py:10"
+    w18 = wait(c17) : f32[2]
+  }
+  c19 = broadcast_(neg1, 1, G1:4) : f32[4]
+  w20 = wait(c14) : f32[2]
+  w21 = wait(c19) : f32[4]
+  cast22 = cast(c14, f32) : f32[2]
+  c23 = all_gather(cast22, G1:4) : f32[8]
+  w24 = wait(c6) : f32[32]
+  w25 = wait(c9) : f32[4]
+  w26 = wait(c10) : f32[4]
+  w27 = wait(c11) : f32[4]
+  w28 = wait(c13) : f32[4]
+  w29 = wait(c23) : f32[8]
+  output(slice15, w20, w21, w24, w25, w26, w27, w28, w29)
+}"#;
+    rewrite(text, "bucket-reduce-scatter{cap=64,policy=adjacent},bucket-all-gather{cap=1KiB}");
+}

@@ -5,7 +5,8 @@ use bucketeer::ir::operators::OperatorId;
 use bucketeer::ir::text::{parse, print};
 use bucketeer::ir::{Dependencies, GlobalRank, Graph, NodeId, Op, Operators, Strength, Variant, verify};
 use bucketeer::passes::bucketing::{BucketPlan, Decision, Reason, Remark, Unpack};
-use bucketeer::passes::{PassReport, Pipeline};
+use bucketeer::passes::select::Policy;
+use bucketeer::passes::{Pass, PassReport, Pipeline};
 use bucketeer_eval::{Difference, EvalOptions, Output, RankOutputs, compare};
 use bucketeer_formats::fx::FxText;
 use std::collections::{HashMap, HashSet};
@@ -229,8 +230,33 @@ impl Rewritten {
         for (options, before) in options.iter().zip(&self.runs) {
             self.check_evaluation(options, before)?;
         }
+        self.check_again(passes)
+    }
+
+    /// Each pass leaves its own output alone, and so do all of them together, unless one goes by neighbours and one after it
+    /// may have made some.
+    fn check_again(&self, passes: &Pipeline) -> Result<(), String> {
+        let run = |passes: &Pipeline, graph: &mut Graph| {
+            passes.run(graph).map(|_| ()).map_err(|error| format!("second run: {error}"))
+        };
+        let mut graph = self.before.clone();
+        for pass in &passes.passes {
+            let alone = Pipeline { passes: vec![pass.clone()] };
+            run(&alone, &mut graph)?;
+            let mut again = graph.clone();
+            run(&alone, &mut again)?;
+            if again != graph {
+                return Err(format!("the second run of {} changed it to\n{}", pass.name(), print(&again)));
+            }
+        }
+        let by_neighbours = |pass: &Pass| matches!(pass, Pass::Bucket(options) if options.policy == Policy::Adjacent);
+        let merges = |pass: &Pass| matches!(pass, Pass::Bucket(_));
+        let last = passes.passes.iter().rposition(merges).unwrap_or(0);
+        if passes.passes[..last].iter().any(by_neighbours) {
+            return Ok(());
+        }
         let mut again = self.graph.clone();
-        passes.run(&mut again).map_err(|error| format!("second run: {error}"))?;
+        run(passes, &mut again)?;
         if again == self.graph {
             return Ok(());
         }
