@@ -6,7 +6,7 @@ mod memory;
 mod report;
 
 use crate::units::{count, human};
-use crate::{Verdict, machine, output, talk, world};
+use crate::{ExitStatus, machine, output, talk, world};
 use anyhow::{Context as _, Result, anyhow, bail};
 use bench::{Bench, Measured};
 use bucketeer::passes::schedule::costs::Map;
@@ -17,7 +17,7 @@ use bucketeer_comm::nccl::NcclRank;
 use bucketeer_comm::rendezvous::Rendezvous;
 use bucketeer_comm::{Backend, CommError};
 use bucketeer_types::sizes::parse_bytes;
-use layout::Place;
+use layout::RankLocation;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -118,7 +118,7 @@ impl Kind {
 }
 
 /// Runs the command.
-pub fn run(arguments: CalibrateArgs) -> Result<Verdict> {
+pub fn run(arguments: CalibrateArgs) -> Result<ExitStatus> {
     let job = Job::of(arguments)?;
     let progress = talk::Progress::start();
     let (measured, speaks) = match job.backend {
@@ -131,7 +131,7 @@ pub fn run(arguments: CalibrateArgs) -> Result<Verdict> {
     if speaks {
         job.show(&measured)?;
     }
-    Ok(Verdict::Accepted)
+    Ok(ExitStatus::Accepted)
 }
 
 /// What to do, as validated.
@@ -213,7 +213,7 @@ impl Job {
     fn on_threads(&self, progress: &talk::Progress) -> Result<Measured> {
         let results = local::run(self.ranks, self.local.clone(), |rank| {
             let number = rank.rank().0;
-            let place = Place { local_rank: Some(number), per_node: Some(self.ranks) };
+            let place = RankLocation { local_rank: Some(number), per_node: Some(self.ranks) };
             Bench::new(self, &rank, None, place)?.measure((number == 0).then_some(progress))
         })?;
         let mut measured = None;
@@ -246,7 +246,7 @@ impl Job {
         let measured = process.recorded(|| {
             let (nccl, context) = process.gpu()?;
             let rank = NcclRank::new(&nccl, &context, process.store(), process.options("calibrate".to_owned()))?;
-            let place = Place::of(process.meeting());
+            let place = RankLocation::of(process.meeting());
             let measured = Bench::new(self, &rank, Some(&context), place)?.measure(Some(progress))?;
             rank.close()?;
             Ok(measured)
@@ -269,7 +269,7 @@ impl Job {
         if rank.world_size() == 1 {
             bail!("MPI has one rank; messages need at least two: mpirun -n N bucketeer calibrate --backend mpi");
         }
-        let measured = Bench::new(self, &rank, None, Place::of(meeting.as_ref()))?.measure(Some(progress))?;
+        let measured = Bench::new(self, &rank, None, RankLocation::of(meeting.as_ref()))?.measure(Some(progress))?;
         let speaks = rank.rank().0 == 0;
         rank.finish()?;
         Ok((measured, speaks))
@@ -333,7 +333,7 @@ impl Job {
     }
 }
 
-impl Place {
+impl RankLocation {
     /// Where a launcher says that this process is.
     fn of(meeting: Option<&Rendezvous>) -> Self {
         Self {

@@ -3,7 +3,7 @@
 use crate::advice::Answered as _;
 use crate::fault::InputFault;
 use crate::input::{FactsArgs, File};
-use crate::{Verdict, input, output};
+use crate::{ExitStatus, input, output};
 use anyhow::{Context, Result, anyhow};
 use bucketeer::check::ranks::{Launch, RankFault, RankOptions, RanksError, Stuck, check_ranks};
 use bucketeer::ir::Graph;
@@ -31,7 +31,7 @@ pub struct CheckRanksArgs {
 }
 
 /// Runs the command.
-pub fn run(arguments: CheckRanksArgs) -> Result<Verdict> {
+pub fn run(arguments: CheckRanksArgs) -> Result<ExitStatus> {
     let facts = arguments.facts.validate()?;
     let files = input::read_ranks(&input::expand(arguments.graphs)?, &facts)?;
     let reports = check(&files)?;
@@ -43,7 +43,7 @@ pub fn run(arguments: CheckRanksArgs) -> Result<Verdict> {
     };
     output::to_stdout(text.as_bytes())?;
     let agreed = reports.iter().all(|report| report.found.is_empty());
-    Ok(if agreed { Verdict::Accepted } else { Verdict::Rejected })
+    Ok(if agreed { ExitStatus::Accepted } else { ExitStatus::Rejected })
 }
 
 /// Checks the first graphs of all files, the second ones, and so on.

@@ -1,6 +1,6 @@
 //! `completions`: what a shell needs to complete commands and options.
 
-use crate::{Verdict, output};
+use crate::{ExitStatus, output};
 use anyhow::Result;
 use clap::Command;
 use clap_complete::Shell;
@@ -18,10 +18,10 @@ pub struct CompletionsArgs {
 }
 
 /// Runs the command; `tool` is the whole command line.
-pub fn run(arguments: &CompletionsArgs, mut tool: Command) -> Result<Verdict> {
+pub fn run(arguments: &CompletionsArgs, mut tool: Command) -> Result<ExitStatus> {
     let name = tool.get_name().to_owned();
     let mut script = Vec::new();
     clap_complete::generate(arguments.shell, &mut tool, name, &mut script);
     output::to_stdout(&script)?;
-    Ok(Verdict::Accepted)
+    Ok(ExitStatus::Accepted)
 }

@@ -2,7 +2,7 @@
 
 use crate::fault::InputFault;
 use crate::input::GraphArgs;
-use crate::{Verdict, input, output, talk};
+use crate::{ExitStatus, input, output, talk};
 use anyhow::{Result, bail};
 use bucketeer_formats::{Document, Format};
 use std::path::PathBuf;
@@ -57,7 +57,7 @@ impl From<FormatWord> for Format {
 }
 
 /// Runs the command.
-pub fn run(arguments: &ConvertArgs) -> Result<Verdict> {
+pub fn run(arguments: &ConvertArgs) -> Result<ExitStatus> {
     let extension = arguments.out.extension().and_then(|extension| extension.to_str()).unwrap_or("");
     let to = match arguments.to {
         Some(word) => word.into(),
@@ -79,11 +79,11 @@ pub fn run(arguments: &ConvertArgs) -> Result<Verdict> {
     let only_one = document.graphs().len() < several && to == Format::Fx;
     if let Some(text) = document.cleaned().filter(|_| arguments.clean || only_one) {
         output::write(Some(&arguments.out), text.as_bytes())?;
-        return Ok(Verdict::Accepted);
+        return Ok(ExitStatus::Accepted);
     }
     let converted = to_format(document, to, &input::label(&arguments.input))?;
     output::write(Some(&arguments.out), &converted)?;
-    Ok(Verdict::Accepted)
+    Ok(ExitStatus::Accepted)
 }
 
 /// A document in another form; what is left out is said.

@@ -1,7 +1,7 @@
 //! `doctor`: whether the ranks of a world find one another, and who is where.
 
 use crate::table::{Align, Table};
-use crate::{Verdict, output, talk};
+use crate::{ExitStatus, output, talk};
 use anyhow::{Context, Result};
 use bucketeer::ir::GlobalRank;
 use bucketeer_comm::Fate;
@@ -45,10 +45,10 @@ struct RankInfo {
 }
 
 /// Runs the command.
-pub fn run(arguments: &DoctorArgs) -> Result<Verdict> {
+pub fn run(arguments: &DoctorArgs) -> Result<ExitStatus> {
     let Some(meeting) = Rendezvous::from_env()? else {
         output::to_stdout(b"no launcher says which rank this is: a world of one\n")?;
-        return Ok(Verdict::Accepted);
+        return Ok(ExitStatus::Accepted);
     };
     let timeout = Duration::from_secs(arguments.timeout);
     let start = Instant::now();
@@ -64,7 +64,7 @@ pub fn run(arguments: &DoctorArgs) -> Result<Verdict> {
         store.refused().iter().for_each(|refusal| talk::warn(&format!("the store did not let in: {refusal}")));
     }
     let lost = hold(&store, Duration::from_secs(arguments.hold));
-    Ok(if clashes.is_empty() && !lost { Verdict::Accepted } else { Verdict::Rejected })
+    Ok(if clashes.is_empty() && !lost { ExitStatus::Accepted } else { ExitStatus::Rejected })
 }
 
 /// Tells all ranks where this one is, and learns where they are, in order.

@@ -10,7 +10,7 @@ use crate::input::{FactsArgs, Inspected};
 use crate::table::{Align, Table};
 use crate::talk::Warning;
 use crate::units::{count, human, human_or_unknown};
-use crate::{Verdict, advice, input, output, talk};
+use crate::{ExitStatus, advice, input, output, talk};
 use anyhow::{Context, Result, bail};
 use bucketeer::ir::VerifyErrors;
 use report::GraphReport;
@@ -71,7 +71,7 @@ impl InspectArgs {
 }
 
 /// Runs the command.
-pub fn run(arguments: InspectArgs) -> Result<Verdict> {
+pub fn run(arguments: InspectArgs) -> Result<ExitStatus> {
     arguments.check()?;
     let passes = arguments.buckets.validate()?;
     let facts = arguments.facts.validate()?;
@@ -94,12 +94,12 @@ pub fn run(arguments: InspectArgs) -> Result<Verdict> {
         return picture::run(&label, &document, passes, form, arguments.out.as_deref());
     }
     let mut reports = Vec::new();
-    let mut verdict = Verdict::Accepted;
+    let mut verdict = ExitStatus::Accepted;
     for (index, graph) in document.graphs().iter().enumerate() {
         let errors = bucketeer::ir::verify(graph).err().map_or_else(Vec::new, |VerifyErrors(errors)| errors);
         let texts = errors.iter().map(ToString::to_string).collect();
         if !errors.is_empty() {
-            verdict = Verdict::Rejected;
+            verdict = ExitStatus::Rejected;
             if !arguments.json {
                 talk::insist(&format!(
                     "error: {}",

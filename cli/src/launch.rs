@@ -5,7 +5,7 @@ mod lines;
 mod ranks;
 
 use crate::talk::TalkArgs;
-use crate::{Verdict, talk};
+use crate::{ExitStatus, talk};
 use anyhow::{Context, Result, anyhow, bail};
 use bucketeer_comm::rendezvous::LAUNCHER_VARIABLE;
 use bucketeer_comm::store::{SECRET_VARIABLE, Secret, ServerOptions, StoreServer};
@@ -55,7 +55,7 @@ pub struct LaunchArgs {
 }
 
 /// Runs the command.
-pub fn run(arguments: &LaunchArgs, talk: &TalkArgs) -> Result<Verdict> {
+pub fn run(arguments: &LaunchArgs, talk: &TalkArgs) -> Result<ExitStatus> {
     if arguments.command.first().is_some_and(|word| word == "launch") {
         bail!("launch cannot be launched; name what each process is to do");
     }
@@ -80,10 +80,10 @@ pub fn run(arguments: &LaunchArgs, talk: &TalkArgs) -> Result<Verdict> {
     verdict(ending)
 }
 
-fn verdict(ending: Ending) -> Result<Verdict> {
+fn verdict(ending: Ending) -> Result<ExitStatus> {
     match ending {
-        Ending::Done { rejected: false } => Ok(Verdict::Accepted),
-        Ending::Done { rejected: true } => Ok(Verdict::Rejected),
+        Ending::Done { rejected: false } => Ok(ExitStatus::Accepted),
+        Ending::Done { rejected: true } => Ok(ExitStatus::Rejected),
         Ending::Failed { rank, how, others } => {
             let others = match others {
                 0 => String::new(),

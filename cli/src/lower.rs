@@ -4,7 +4,7 @@ use crate::advice::Answered as _;
 use crate::fault::InputFault;
 use crate::input::{Facts, FactsArgs};
 use crate::units::{count, human as bytes};
-use crate::{Verdict, input, output, talk};
+use crate::{ExitStatus, input, output, talk};
 use anyhow::{Context, Result, anyhow, bail};
 use bucketeer::check::program::{ProgramVerdict, prove};
 use bucketeer::codegen::average::Average;
@@ -87,7 +87,7 @@ enum Switch {
 }
 
 /// Runs the command.
-pub fn run(arguments: LowerArgs) -> Result<Verdict> {
+pub fn run(arguments: LowerArgs) -> Result<ExitStatus> {
     let one_shot_max_bytes = match arguments.one_shot_max.as_str() {
         "0" => 0,
         text => parse_bytes(text).with_context(|| format!("--one-shot-max {text}"))?,
@@ -126,7 +126,7 @@ pub fn run(arguments: LowerArgs) -> Result<Verdict> {
         Form::Cuda => kernels(&label, &program, arguments.average)?.source().to_owned(),
     };
     output::write(arguments.out.as_deref(), text.as_bytes())?;
-    Ok(Verdict::Accepted)
+    Ok(ExitStatus::Accepted)
 }
 
 fn lowered(label: &str, graph: &Graph, options: &LowerOptions) -> Result<(Program, LowerReport)> {

@@ -88,7 +88,7 @@ Examples:
 
 /// How a command that did its work ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Verdict {
+enum ExitStatus {
     /// Nothing was wrong.
     Accepted,
     /// A check said no; what it found was printed.
@@ -125,10 +125,10 @@ fn main() -> ExitCode {
     };
     match verdict {
         // A part of the input was left out, for it is at fault.
-        Ok(Verdict::Accepted) if talk::had_error() => ExitCode::from(1),
-        Ok(Verdict::Accepted) => ExitCode::SUCCESS,
-        Ok(Verdict::Rejected) => ExitCode::from(1),
-        Ok(Verdict::Undecided) => ExitCode::from(2),
+        Ok(ExitStatus::Accepted) if talk::had_error() => ExitCode::from(1),
+        Ok(ExitStatus::Accepted) => ExitCode::SUCCESS,
+        Ok(ExitStatus::Rejected) => ExitCode::from(1),
+        Ok(ExitStatus::Undecided) => ExitCode::from(2),
         Err(error) if output::is_closed_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => match error.downcast_ref::<fault::InputFault>() {
             Some(fault) => {

@@ -1,6 +1,6 @@
 //! `man`: manual pages.
 
-use crate::{Verdict, output};
+use crate::{ExitStatus, output};
 use anyhow::{Context, Result, bail};
 use clap::Command;
 use clap_mangen::Man;
@@ -16,7 +16,7 @@ pub struct ManArgs {
 }
 
 /// Runs the command; `tool` is the whole command line.
-pub fn run(arguments: &ManArgs, tool: Command) -> Result<Verdict> {
+pub fn run(arguments: &ManArgs, tool: Command) -> Result<ExitStatus> {
     // Pages are for one version, whatever the commit, so that they can be built again to the same bytes.
     let mut tool = tool.long_version(None);
     // Gives commands their full names, and the options that all have.
@@ -39,5 +39,5 @@ pub fn run(arguments: &ManArgs, tool: Command) -> Result<Verdict> {
     // What stands after the help is headed as manual pages have it.
     let page = page.replacen(".SH EXTRA\nExamples:\n", ".SH EXAMPLES\n", 1);
     output::to_stdout(page.as_bytes())?;
-    Ok(Verdict::Accepted)
+    Ok(ExitStatus::Accepted)
 }

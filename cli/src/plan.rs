@@ -9,7 +9,7 @@ use crate::fault::InputFault;
 use crate::input::{Facts, FactsArgs};
 use crate::proof::{self, Source};
 use crate::talk::Progress;
-use crate::{Verdict, input, output, talk};
+use crate::{ExitStatus, input, output, talk};
 use anyhow::{Result, anyhow, bail};
 use bucketeer::check::{self, Options};
 use bucketeer::ir::Graph;
@@ -174,7 +174,7 @@ impl PicturesArgs {
 }
 
 /// Runs the command.
-pub fn run(arguments: PlanArgs) -> Result<Verdict> {
+pub fn run(arguments: PlanArgs) -> Result<ExitStatus> {
     let view = report::View { waits: arguments.waits, explain: arguments.explain, json: arguments.json };
     let facts: Facts = arguments.facts.validate()?;
     let label = input::label(&arguments.graph);

@@ -12,7 +12,7 @@ pub use readback::read_back;
 
 use crate::fault::InputFault;
 use crate::talk::Warning;
-use crate::{Verdict, advice, input, output, talk};
+use crate::{ExitStatus, advice, input, output, talk};
 use anyhow::{Context, Result, anyhow};
 use args::Job;
 use bucketeer::ir::{Dependencies, Graph};
@@ -23,7 +23,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// Runs the command.
-pub fn run(arguments: RewriteArgs) -> Result<Verdict> {
+pub fn run(arguments: RewriteArgs) -> Result<ExitStatus> {
     let mut job = arguments.validate()?;
     if job.graphs.len() > 1 {
         let files = input::read_ranks(&job.graphs, &job.facts)?;
@@ -100,7 +100,7 @@ pub fn run(arguments: RewriteArgs) -> Result<Verdict> {
     if job.json {
         write_json(&job, &reports)?;
     }
-    Ok(Verdict::Accepted)
+    Ok(ExitStatus::Accepted)
 }
 
 /// Says that nothing was written, and where it would have been.

@@ -13,7 +13,7 @@ use crate::advice::Answered as _;
 use crate::fault::InputFault;
 use crate::input::{Facts, FactsArgs};
 use crate::units::{count, human};
-use crate::{Verdict, input, output, talk};
+use crate::{ExitStatus, input, output, talk};
 use anyhow::{Context, Result, anyhow, bail};
 use bucketeer::ir::Graph;
 use bucketeer::passes::lowering::{LowerError, LowerOptions, lower};
@@ -153,7 +153,7 @@ impl Process {
 }
 
 /// Runs the command.
-pub fn run(arguments: RunArgs) -> Result<Verdict> {
+pub fn run(arguments: RunArgs) -> Result<ExitStatus> {
     let job = Job::of(arguments)?;
     let progress = talk::Progress::start();
     progress.set("reading".to_owned());
@@ -204,8 +204,8 @@ pub fn run(arguments: RunArgs) -> Result<Verdict> {
     // One rank speaks for all.
     let speaks = own.start == 0;
     match &job.outputs {
-        Some(_) if verdict != Verdict::Accepted && speaks => talk::warn("the outputs differ, so none are written"),
-        Some(_) if verdict != Verdict::Accepted => {}
+        Some(_) if verdict != ExitStatus::Accepted && speaks => talk::warn("the outputs differ, so none are written"),
+        Some(_) if verdict != ExitStatus::Accepted => {}
         Some(_) if !unknown.is_empty() && !job.made_up => bail!(
             "--outputs: {}; nothing is written (--made-up writes them all the same, to compare runs)",
             unknown_names(unknown)

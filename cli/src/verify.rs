@@ -5,7 +5,7 @@ use crate::fault::InputFault;
 use crate::input::FactsArgs;
 use crate::proof::{self, Source, VerdictReport};
 use crate::units::count;
-use crate::{Verdict, input, output, talk};
+use crate::{ExitStatus, input, output, talk};
 use anyhow::{Context, Result};
 use bucketeer::check::{self, Options};
 use bucketeer::ir::Graph;
@@ -52,7 +52,7 @@ pub struct VerifyArgs {
 }
 
 /// Runs the command.
-pub fn run(arguments: VerifyArgs) -> Result<Verdict> {
+pub fn run(arguments: VerifyArgs) -> Result<ExitStatus> {
     let facts = arguments.facts.validate()?;
     input::stdin_once([&*arguments.before, &*arguments.after])?;
     let labels = [input::label(&arguments.before), input::label(&arguments.after)];
@@ -89,7 +89,7 @@ pub fn run(arguments: VerifyArgs) -> Result<Verdict> {
         pairs.iter().enumerate().map(text).collect()
     };
     output::to_stdout(text.as_bytes())?;
-    Ok(pairs.iter().map(Pair::verdict).max_by_key(|verdict| rank(*verdict)).unwrap_or(Verdict::Accepted))
+    Ok(pairs.iter().map(Pair::exit_status).max_by_key(|status| rank(*status)).unwrap_or(ExitStatus::Accepted))
 }
 
 /// Runs both graphs, at small sizes if they are too large and may be scaled.
@@ -113,11 +113,11 @@ fn same_count(labels: &[String; 2], before: &Document, after: &Document) -> Resu
 }
 
 /// What weighs more: that something is wrong goes before that something is not known.
-const fn rank(verdict: Verdict) -> u8 {
-    match verdict {
-        Verdict::Accepted => 0,
-        Verdict::Undecided => 1,
-        Verdict::Rejected => 2,
+const fn rank(status: ExitStatus) -> u8 {
+    match status {
+        ExitStatus::Accepted => 0,
+        ExitStatus::Undecided => 1,
+        ExitStatus::Rejected => 2,
     }
 }
 
@@ -143,11 +143,11 @@ impl Evaluated {
         self.scaling.as_ref().and_then(|scaling| scaling.guessed.as_deref())
     }
 
-    fn verdict(&self) -> Verdict {
+    fn exit_status(&self) -> ExitStatus {
         match (self.comparison.is_equal(), self.guessed()) {
-            (true, _) => Verdict::Accepted,
-            (false, None) => Verdict::Rejected,
-            (false, Some(_)) => Verdict::Undecided,
+            (true, _) => ExitStatus::Accepted,
+            (false, None) => ExitStatus::Rejected,
+            (false, Some(_)) => ExitStatus::Undecided,
         }
     }
 
@@ -177,17 +177,17 @@ impl Evaluated {
 const SIZES_SHOWN: usize = 6;
 
 impl Pair<'_> {
-    fn verdict(&self) -> Verdict {
+    fn exit_status(&self) -> ExitStatus {
         let proven = match &self.verdict {
-            check::Verdict::Equal(_) => Verdict::Accepted,
-            check::Verdict::Different(_) => Verdict::Rejected,
-            check::Verdict::CannotDecide(_) => Verdict::Undecided,
+            check::Verdict::Equal(_) => ExitStatus::Accepted,
+            check::Verdict::Different(_) => ExitStatus::Rejected,
+            check::Verdict::CannotDecide(_) => ExitStatus::Undecided,
         };
         let compared = match &self.compared {
-            None => Verdict::Accepted,
-            Some(Ok(evaluated)) => evaluated.verdict(),
-            Some(Err(ShrinkError::Eval(EvalError::Unrelated(_)))) => Verdict::Rejected,
-            Some(Err(_)) => Verdict::Undecided,
+            None => ExitStatus::Accepted,
+            Some(Ok(evaluated)) => evaluated.exit_status(),
+            Some(Err(ShrinkError::Eval(EvalError::Unrelated(_)))) => ExitStatus::Rejected,
+            Some(Err(_)) => ExitStatus::Undecided,
         };
         if rank(compared) > rank(proven) { compared } else { proven }
     }

@@ -18,7 +18,7 @@ pub(super) mod table;
 mod undeclared;
 
 use crate::ir::operators::split_target;
-use crate::ir::{Args, Collective, Graph, NodeId, Op, Operators, Type, TypeId, Variant};
+use crate::ir::{Arg, Args, Collective, Graph, NodeId, Op, Operators, Type, TypeId, Variant};
 use hashbrown::HashMap;
 use reading::Operator;
 use rustc_hash::FxBuildHasher;
@@ -324,7 +324,14 @@ impl Library {
         let spaces: &[&str] = if namespace.is_empty() { &["aten", "prims"] } else { &[namespace] };
         spaces.iter().find_map(|space| {
             let operators = self.operators(space, name, overload);
-            operators.iter().filter_map(|operator| operator.read(args)).reduce(|all, one| all.or(&one))
+            let of_tensors = |operator: &&Operator<'_>| !operator.writes_container();
+            let read = |operator: &Operator<'_>| operator.read(args);
+            let found = operators.iter().filter(of_tensors).filter_map(read).reduce(|all, one| all.or(&one));
+            // What sorts or reverses a list in place has the name of what makes a tensor: it takes a list.
+            let containers =
+                found.is_none() || args.positional.iter().any(|arg| matches!(arg, Arg::List(_) | Arg::Tuple(_)));
+            let written = operators.iter().filter(|operator| containers && operator.writes_container());
+            found.into_iter().chain(written.filter_map(read)).reduce(|all, one| all.or(&one))
         })
     }
 

@@ -266,6 +266,7 @@ fn results_whose_place_is_seen_are_copied_out_of_the_bucket_however_it_is_unpack
         "r = aten.as_strided.default(v, [3], [2], 0) : f32[3][2]",
         "r = aten.as_strided_copy.default(v, [3], [2], 0) : f32[3]",
         "r = aten._version.default(v)",
+        "r = aten._reshape_alias.default(v, [8], [1]) : f32[8]",
     ];
     for reader in readers {
         let text = format!(
@@ -305,5 +306,25 @@ fn shows_the_bucket(graph: &bucketeer::Graph, value: bucketeer::ir::NodeId) -> b
             Some(&from) => at = from,
             None => return false,
         }
+    }
+}
+
+#[test]
+fn what_sorts_a_list_in_place_is_not_what_sorts_a_tensor() {
+    // `aten::sort.int(int[](a!) self)` has the name of what makes a sorted tensor.
+    for (sort, writes) in [("torch.sort(y)", false), ("method.sort(y)", false), ("torch.sort([y, x])", true)] {
+        let text = format!(
+            "x = input f32[4]; y = input f32[4]\ng = all_gather(x, G0:2) : f32[8]\nw = wait(g) : f32[8]\nr = {sort}\n\
+             h = all_gather(y, G0:2) : f32[8]\nv = wait(h) : f32[8]\noutput(w, v, r)"
+        );
+        let before = bucketeer::ir::text::parse(&text).unwrap();
+        if !writes {
+            let mut after = before.clone();
+            bucketeer::Pipeline::default_rewrite().run(&mut after).unwrap();
+            assert!(bucketeer::prove(&before, &after).is_equal(), "{sort}");
+        }
+        let moved = text.replace(&format!("r = {sort}\n"), "").replace("output", &format!("r = {sort}\noutput"));
+        let moved = bucketeer::ir::text::parse(&moved).unwrap();
+        assert_eq!(bucketeer::prove(&before, &moved).is_equal(), !writes, "{sort}");
     }
 }

@@ -1,6 +1,6 @@
 //! Measuring, as one rank does it. All ranks do the same in the same order: what decides is told to all before it counts.
 
-use super::layout::{self, Members, Place};
+use super::layout::{self, Members, RankLocation};
 use super::memory;
 use super::{BackendWord, Job, Kind};
 use crate::units::{count, human};
@@ -86,7 +86,12 @@ pub struct Bench<'a> {
 
 impl<'a> Bench<'a> {
     /// Agrees with all ranks on nodes and sizes, and makes buffers and groups.
-    pub fn new(job: &'a Job, backend: &'a dyn Backend, device: Option<&'a Context>, place: Place) -> Result<Self> {
+    pub fn new(
+        job: &'a Job,
+        backend: &'a dyn Backend,
+        device: Option<&'a Context>,
+        place: RankLocation,
+    ) -> Result<Self> {
         let (ranks, own) = (backend.world_size(), backend.rank().0);
         let world = world::all_ranks(backend, "calibrate")?;
         let here = place.per_node.unwrap_or(ranks);
@@ -98,8 +103,8 @@ impl<'a> Bench<'a> {
         let told = [place.local_rank, place.per_node].map(|known| known.map_or(0, |number| u64::from(number) + 1));
         let all = exchange(backend, &world, &[told[0], told[1], fits_bytes])?;
         let known = |number: u64| u32::try_from(number).ok().and_then(|number| number.checked_sub(1));
-        let places: Vec<Place> =
-            all.iter().map(|told| Place { local_rank: known(told[0]), per_node: known(told[1]) }).collect();
+        let places: Vec<RankLocation> =
+            all.iter().map(|told| RankLocation { local_rank: known(told[0]), per_node: known(told[1]) }).collect();
         let per_node = layout::per_node(&places)?;
         let fits_bytes = all.iter().map(|told| told[2]).min().unwrap_or(0);
         let most_bytes = largest(job.most_bytes, fits_bytes, here)?;

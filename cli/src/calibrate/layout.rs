@@ -6,7 +6,7 @@ use bucketeer::passes::schedule::profile::Class;
 
 /// Where a rank is, as far as its launcher says.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Place {
+pub struct RankLocation {
     /// Which of the ranks on its node it is.
     pub local_rank: Option<u32>,
     /// Number of ranks on its node.
@@ -14,7 +14,7 @@ pub struct Place {
 }
 
 /// How many ranks in a row are on a node, by what all ranks say in order; `None` if no launcher says it of all.
-pub fn per_node(places: &[Place]) -> Result<Option<u32>> {
+pub fn per_node(places: &[RankLocation]) -> Result<Option<u32>> {
     let Some(all) = places.iter().map(|place| place.per_node).collect::<Option<Vec<u32>>>() else { return Ok(None) };
     let expected = all.first().copied().unwrap_or(1).max(1);
     for (rank, place) in (0..).zip(places) {
@@ -61,8 +61,9 @@ pub fn groups(ranks: u32, per_node: u32, own: u32) -> Vec<Members> {
 mod tests {
     use super::*;
 
-    fn places(places: &[(u32, u32)]) -> Vec<Place> {
-        let place = |&(local, per_node): &(u32, u32)| Place { local_rank: Some(local), per_node: Some(per_node) };
+    fn places(places: &[(u32, u32)]) -> Vec<RankLocation> {
+        let place =
+            |&(local, per_node): &(u32, u32)| RankLocation { local_rank: Some(local), per_node: Some(per_node) };
         places.iter().map(place).collect()
     }
 

@@ -2,7 +2,7 @@
 
 use crate::buckets::Passes;
 use crate::fault::InputFault;
-use crate::{Verdict, output, talk};
+use crate::{ExitStatus, output, talk};
 use anyhow::{Result, anyhow};
 use bucketeer::passes::PipelineError;
 use bucketeer_draw::buckets::Buckets;
@@ -25,7 +25,7 @@ pub enum Form {
 const MOST_IN_SIGHT: usize = 1000;
 
 /// Draws all graphs of a document, with the buckets that these passes would make.
-pub fn run(label: &str, document: &Document, mut passes: Passes, form: Form, out: Option<&Path>) -> Result<Verdict> {
+pub fn run(label: &str, document: &Document, mut passes: Passes, form: Form, out: Option<&Path>) -> Result<ExitStatus> {
     passes.fit_to(document)?;
     passes.notes.iter().for_each(|note| talk::say(note));
     let (mut drawings, mut lanes) = (Vec::new(), Vec::new());
@@ -56,5 +56,5 @@ pub fn run(label: &str, document: &Document, mut passes: Passes, form: Form, out
         Form::Lanes => lanes_svg(&lanes),
     };
     output::write(out, text.as_bytes())?;
-    Ok(Verdict::Accepted)
+    Ok(ExitStatus::Accepted)
 }

@@ -3,12 +3,12 @@
 use crate::fault::InputFault;
 use crate::table::{Align, Table};
 use crate::units::{count, human, human_or_unknown};
-use crate::{Verdict, output, talk};
+use crate::{ExitStatus, output, talk};
 use anyhow::{Context, Result};
 use bucketeer_formats::stablehlo::{StableCollective, collectives};
 
 /// Lists them.
-pub fn run(label: &str, bytes: &[u8], json: bool) -> Result<Verdict> {
+pub fn run(label: &str, bytes: &[u8], json: bool) -> Result<ExitStatus> {
     let text = std::str::from_utf8(bytes).map_err(|error| InputFault::of_file(label, error))?;
     let found = collectives(text).map_err(|error| InputFault::of_file(label, error))?;
     if json {
@@ -20,7 +20,7 @@ pub fn run(label: &str, bytes: &[u8], json: bool) -> Result<Verdict> {
             "collectives": list,
         });
         output::to_stdout((serde_json::to_string_pretty(&json).context("cannot write JSON")? + "\n").as_bytes())?;
-        return Ok(Verdict::Accepted);
+        return Ok(ExitStatus::Accepted);
     }
     let mut lines = vec![format!("StableHLO: {}", count(found.len(), "collective"))];
     if !found.is_empty() {
@@ -33,7 +33,7 @@ pub fn run(label: &str, bytes: &[u8], json: bool) -> Result<Verdict> {
     lines.iter_mut().for_each(|line| line.push('\n'));
     output::to_stdout(lines.concat().as_bytes())?;
     talk::say("StableHLO is only looked at; rewriting happens on HLO text: `lowered.compile().as_text()`");
-    Ok(Verdict::Accepted)
+    Ok(ExitStatus::Accepted)
 }
 
 fn as_json(one: &StableCollective) -> serde_json::Value {

@@ -3,7 +3,7 @@
 use super::pictures::{Shown, explained};
 use crate::table::{Align, Table};
 use crate::units::{human, time};
-use crate::{Verdict, output};
+use crate::{ExitStatus, output};
 use anyhow::{Context, Result};
 use bucketeer::ir::Graph;
 use bucketeer::passes::schedule::{Bound, Launch, LowerBound, Planned, Timeline};
@@ -24,7 +24,7 @@ pub fn show(
     planned: Option<&Planned>,
     cap_bytes: Option<u64>,
     view: &View,
-) -> Result<Verdict> {
+) -> Result<ExitStatus> {
     let came = before[0].run;
     let now = planned.map_or(came, |planned| &planned.after);
     let text = if view.json {
@@ -52,7 +52,7 @@ pub fn show(
         lines.join("\n") + "\n"
     };
     output::to_stdout(text.as_bytes())?;
-    Ok(Verdict::Accepted)
+    Ok(ExitStatus::Accepted)
 }
 
 /// How much of the communication hides behind computation.

@@ -4,7 +4,7 @@ use super::report::{Run, hidden};
 use crate::table::{Align, Table};
 use crate::talk::Progress;
 use crate::units::{human, time};
-use crate::{Verdict, output};
+use crate::{ExitStatus, output};
 use anyhow::{Context, Result};
 use bucketeer::ir::Graph;
 use bucketeer::passes::bucketing::{BucketKind, BucketOptions};
@@ -97,7 +97,7 @@ fn bucket(graph: &mut Graph, cap_bytes: Option<u64>) -> Result<(), PipelineError
 }
 
 /// Shows a sweep.
-pub fn show(graph: &Graph, sweep: &Sweep, json: bool) -> Result<Verdict> {
+pub fn show(graph: &Graph, sweep: &Sweep, json: bool) -> Result<ExitStatus> {
     let text = if json {
         let report = Report {
             format: "bucketeer-plan-sweep",
@@ -119,7 +119,7 @@ pub fn show(graph: &Graph, sweep: &Sweep, json: bool) -> Result<Verdict> {
         lines.join("\n") + "\n"
     };
     output::to_stdout(text.as_bytes())?;
-    Ok(Verdict::Accepted)
+    Ok(ExitStatus::Accepted)
 }
 
 fn memory_table(sweep: &Sweep) -> Vec<String> {

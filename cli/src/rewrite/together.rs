@@ -7,7 +7,7 @@ use crate::advice::Answered as _;
 use crate::fault::InputFault;
 use crate::input::File;
 use crate::talk::Warning;
-use crate::{Verdict, check_ranks, output, talk};
+use crate::{ExitStatus, check_ranks, output, talk};
 use anyhow::{Context, Result, anyhow, bail};
 use bucketeer::check::ranks::{RankOptions, check_ranks as find_faults};
 use bucketeer::ir::{Dependencies, Graph};
@@ -15,7 +15,7 @@ use bucketeer::passes::{PipelineError, TogetherError};
 use bucketeer_formats::{Document, Format};
 
 /// Rewrites the nth graphs of all files together, proves each, and holds the ranks' launches against each other.
-pub fn run(job: &mut Job, mut files: Vec<File>) -> Result<Verdict> {
+pub fn run(job: &mut Job, mut files: Vec<File>) -> Result<ExitStatus> {
     let progress = talk::Progress::start();
     let mut times = Times::default();
     files.iter().try_for_each(|file| job.fit_to(&file.document).with_context(|| file.label.clone()))?;
@@ -71,7 +71,7 @@ pub fn run(job: &mut Job, mut files: Vec<File>) -> Result<Verdict> {
     if job.json {
         write_json(job, &reports)?;
     }
-    Ok(Verdict::Accepted)
+    Ok(ExitStatus::Accepted)
 }
 
 /// A rank's file, read from what will be written of it; `None` where nothing is, or in another form.

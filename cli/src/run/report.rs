@@ -1,7 +1,7 @@
 //! What `run` says.
 
 use super::{Job, NAMES};
-use crate::Verdict;
+use crate::ExitStatus;
 use crate::fault::clean;
 use crate::table::{Align, Table};
 use crate::units::{count, human};
@@ -130,7 +130,7 @@ pub fn report(
     programs: &[Program],
     outcome: &Outcome,
     scaling: Option<&Scaling>,
-) -> (String, Verdict) {
+) -> (String, ExitStatus) {
     let slowest: Vec<Times> = outcome.times.iter().map(|times| slowest(times)).collect();
     let mut table = Table::new(&[
         ("", Align::Left),
@@ -179,17 +179,17 @@ pub fn report(
     }
     let outputs = count(outcome.outputs, "output");
     let (line, verdict) = match outcome.equality {
-        Equality::NotCompared => ("not compared: nothing was moved".to_owned(), Verdict::Accepted),
-        Equality::Bits => (format!("outputs: {outputs} on each rank, equal bit for bit"), Verdict::Accepted),
+        Equality::NotCompared => ("not compared: nothing was moved".to_owned(), ExitStatus::Accepted),
+        Equality::Bits => (format!("outputs: {outputs} on each rank, equal bit for bit"), ExitStatus::Accepted),
         Equality::Rounded(most) => {
             let line = format!(
                 "outputs: {outputs} on each rank, equal but for rounding: they differ by {most:.1e} of a tensor's largest \
                  value at most, as NCCL sums in an order of its own"
             );
-            (line, Verdict::Accepted)
+            (line, ExitStatus::Accepted)
         }
         Equality::Differs { run, rank, place } => {
-            (format!("outputs differ {}: output {place} on rank {rank} first", NAMES[run]), Verdict::Rejected)
+            (format!("outputs differ {}: output {place} on rank {rank} first", NAMES[run]), ExitStatus::Rejected)
         }
     };
     lines.push(format!("  {line}"));

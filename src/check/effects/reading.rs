@@ -54,6 +54,14 @@ pub(super) struct Operator<'a> {
 }
 
 impl<'a> Operator<'a> {
+    /// Whether it changes a list or a table in place, and not what these hold: `t[](a!) self`.
+    pub fn writes_container(&self) -> bool {
+        self.schema
+            .params
+            .iter()
+            .any(|param| param.memory.written && (param.ty.contains("](") || param.ty.starts_with("Dict(")))
+    }
+
     /// One that a user declared: nothing else is known of it.
     pub fn declared(schema: Schema<'a>) -> Self {
         let draws = schema.has_tag("nondeterministic_seeded") || takes_generator(&schema);

@@ -9,7 +9,7 @@
 
 /// Memory that a parameter or result is in.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(in crate::check) struct Memory {
+pub(in crate::check) struct AliasMark {
     /// A bit for each set, by its letter.
     pub sets: u32,
     /// Whether it is written.
@@ -23,7 +23,7 @@ pub(in crate::check) const ANYWHERE: u32 = 1 << 31;
 pub(in crate::check) struct Param<'a> {
     pub name: &'a str,
     pub ty: &'a str,
-    pub memory: Memory,
+    pub memory: AliasMark,
     /// Whether it is given by name alone.
     pub named: bool,
     pub default: Option<&'a str>,
@@ -38,7 +38,7 @@ pub(in crate::check) fn may_hold_tensors(ty: &str) -> bool {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::check) struct Return<'a> {
     pub ty: &'a str,
-    pub memory: Memory,
+    pub memory: AliasMark,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -110,8 +110,8 @@ fn param(text: &str, named: bool) -> Option<Param<'_>> {
 }
 
 /// The annotation in a type: the one pair of brackets that holds nothing but sets.
-fn memory(ty: &str) -> Memory {
-    let mut found = Memory::default();
+fn memory(ty: &str) -> AliasMark {
+    let mut found = AliasMark::default();
     for (at, _) in ty.match_indices('(') {
         let Some(end) = closing(&ty[at..]) else { continue };
         let inside = &ty[at + 1..at + end];
@@ -209,12 +209,12 @@ mod tests {
             Schema::read("aten::add_.Tensor(Tensor(a!) self, Tensor other, *, Scalar alpha=1) -> Tensor(a!)\tcore");
         let add = add.unwrap();
         assert_eq!((add.name, add.params.len(), add.has_tag("core")), ("aten::add_.Tensor", 3, true));
-        assert_eq!(add.params[0].memory, Memory { sets: 1, written: true });
+        assert_eq!(add.params[0].memory, AliasMark { sets: 1, written: true });
         assert_eq!((add.params[2].named, add.params[2].default), (true, Some("1")));
         assert_eq!(add.returns[0].memory, add.params[0].memory);
         let split =
             Schema::read("aten::split.Tensor(Tensor(a -> *) self, SymInt split_size, int dim=0) -> Tensor(a)[]");
-        assert_eq!(split.unwrap().returns[0].memory, Memory { sets: 1, written: false });
+        assert_eq!(split.unwrap().returns[0].memory, AliasMark { sets: 1, written: false });
         let named = Schema::read("x::y(Dict(str, t) d, str s=\"a, (b\", *, Tensor(b!)[] out) -> (Tensor(b!) v, int n)")
             .unwrap();
         assert_eq!(named.params.iter().map(|param| param.name).collect::<Vec<_>>(), ["d", "s", "out"]);

@@ -134,6 +134,7 @@ const STORAGE: &[&str] = &[
     "as_strided_copy",
     "as_strided_scatter",
     "slice_inverse",
+    "_reshape_alias",
     "_reshape_alias_copy",
     "storage_offset",
     "sym_storage_offset",
@@ -165,7 +166,6 @@ const STORAGE: &[&str] = &[
 
 /// Operators that see in which order the elements of a tensor lie: its strides.
 const STRIDES: &[&str] = &[
-    "_reshape_alias",
     "stride",
     "sym_stride",
     "is_contiguous",

@@ -9,7 +9,7 @@
 
 use super::chain;
 use super::problem::{NONE, Problem};
-use super::state::{Memory, Run, State};
+use super::state::{PlanMemory, Run, State};
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, BinaryHeap};
 
@@ -18,7 +18,7 @@ const MOST_PLANS: usize = 4;
 
 /// The best first plans within a cap, the best one first; the program as it stands is the last resort.
 pub(super) fn first_plans(problem: &Problem, cap_bytes: Option<u64>) -> Vec<State> {
-    let (mut run, mut memory) = (Run::default(), Memory::default());
+    let (mut run, mut memory) = (Run::default(), PlanMemory::default());
     let written = State::as_written(problem);
     run.time(problem, &written, u64::MAX, None);
     let as_written_ns = run.makespan_ns;

@@ -36,7 +36,7 @@ use super::merge::MergeReport;
 use crate::ir::{Dependencies, Graph, NodeId};
 use problem::Problem;
 pub use search::Effort;
-use state::{Memory, Run, State};
+use state::{PlanMemory, Run, State};
 
 /// Who says what travels together.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
@@ -87,7 +87,7 @@ pub fn plan(graph: &mut Graph, costs: &Costs, schedule: &ScheduleOptions) -> Res
     let mut cap = schedule.cap_bytes.map(|cap| {
         let (written, mut run) = (State::as_written(&problem), Run::default());
         run.time(&problem, &written, u64::MAX, None);
-        let (reckoned, _) = Memory::default().peak(&problem, &written, &run);
+        let (reckoned, _) = PlanMemory::default().peak(&problem, &written, &run);
         cap.saturating_add(reckoned.saturating_sub(before.peak_bytes))
     });
     let keeps = |made: &Made| schedule.cap_bytes.is_none_or(|cap_bytes| made.after.peak_bytes <= cap_bytes);

@@ -8,7 +8,7 @@
 
 use super::build::first_plans;
 use super::problem::{NONE, Problem};
-use super::state::{Memory, Run, State};
+use super::state::{PlanMemory, Run, State};
 
 /// How long to look, in work that is counted, not in time: the same answer on every rank and machine.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
@@ -105,13 +105,13 @@ struct Search<'a> {
     best_is: (u64, u64),
     run: Run,
     trial_run: Run,
-    memory: Memory,
+    memory: PlanMemory,
 }
 
 impl<'a> Search<'a> {
     fn new(problem: &'a Problem, cap_bytes: Option<u64>, start: State) -> Self {
         let compute_ns = problem.compute_ns.iter().sum();
-        let (mut run, mut memory) = (Run::default(), Memory::default());
+        let (mut run, mut memory) = (Run::default(), PlanMemory::default());
         run.time(problem, &start, u64::MAX, None);
         let over = cap_bytes.map_or(0, |cap| memory.peak(problem, &start, &run).0.saturating_sub(cap));
         let best_is = (over, run.makespan_ns);
@@ -135,7 +135,7 @@ impl<'a> Search<'a> {
         self.run.time(problem, &current, u64::MAX, None);
         let mut current_ns = self.run.makespan_ns;
         let mut trial = current.clone();
-        let peak = |memory: &mut Memory, state: &State, run: &Run| memory.peak(problem, state, run).0;
+        let peak = |memory: &mut PlanMemory, state: &State, run: &Run| memory.peak(problem, state, run).0;
         let mut over = self.cap_bytes.map_or(0, |cap| peak(&mut self.memory, &current, &self.run).saturating_sub(cap));
         let daring = ((current_ns - self.compute_ns) / daring).max(200);
         let mut done = 0;

@@ -351,7 +351,7 @@ impl Run {
 
 /// Bytes alive over a plan.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Memory {
+pub(super) struct PlanMemory {
     /// By storage: the place where it is made.
     made_at: Vec<u32>,
     /// By bucket: the last place that its buffer is needed at.
@@ -359,7 +359,7 @@ pub(super) struct Memory {
     change: Vec<i64>,
 }
 
-impl Memory {
+impl PlanMemory {
     /// The most bytes alive at once, in a plan that was just run, and the place where that is.
     pub fn peak(&mut self, problem: &Problem, state: &State, run: &Run) -> (u64, u32) {
         let places = state.order.len() as u32;
