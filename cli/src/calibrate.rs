@@ -12,7 +12,7 @@ use bench::{Bench, Measured};
 use bucketeer::passes::schedule::costs::Map;
 use bucketeer::passes::schedule::profile::{ClassCosts, Rates};
 use bucketeer::passes::schedule::{CopyCost, MessageCost, Profile};
-use bucketeer_comm::local::{self, Link, LocalOptions, MAX_RANKS};
+use bucketeer_comm::local::{self, LocalOptions, MAX_RANKS};
 use bucketeer_comm::nccl::NcclRank;
 use bucketeer_comm::rendezvous::Rendezvous;
 use bucketeer_comm::{Backend, CommError};
@@ -150,10 +150,7 @@ struct Job {
 
 impl Job {
     fn of(arguments: CalibrateArgs) -> Result<Self> {
-        let link = match &arguments.link {
-            Some(text) => Some(text.parse::<Link>().map_err(|error| anyhow!("--link `{text}`: {error}"))?),
-            None => None,
-        };
+        let link = world::link(arguments.link.as_deref())?;
         let ranks = match (arguments.backend, arguments.ranks) {
             (BackendWord::Local, Some(ranks)) if (2..=MAX_RANKS).contains(&ranks) => ranks,
             (BackendWord::Local, Some(ranks)) => {
@@ -216,21 +213,10 @@ impl Job {
             let place = RankLocation { local_rank: Some(number), per_node: Some(self.ranks) };
             Bench::new(self, &rank, None, place)?.measure((number == 0).then_some(progress))
         })?;
-        let mut measured = None;
-        let mut errors = Vec::new();
-        for (rank, result) in results.into_iter().enumerate() {
-            match result.map_err(|_| anyhow!("rank {rank} panicked; please report this"))? {
-                Ok(result) => measured = measured.or(Some(result)),
-                Err(error) => errors.push(error),
-            }
-        }
-        // Of several, the one that others only followed.
         let follows =
             |error: &anyhow::Error| matches!(error.downcast_ref::<CommError>(), Some(CommError::Remote { .. }));
-        match errors.iter().position(|error| !follows(error)).or((!errors.is_empty()).then_some(0)) {
-            Some(first) => Err(errors.swap_remove(first)),
-            None => measured.context("nothing was measured"),
-        }
+        let measured = world::made_by_all(results, follows, |error| error)?;
+        measured.into_iter().next().context("nothing was measured")
     }
 
     /// What all ranks measured, and whether this one speaks for them.

@@ -216,8 +216,7 @@ pub fn run(arguments: PlanArgs) -> Result<ExitStatus> {
             progress.set("bucketing".to_owned());
             pipeline.run(graph).map_err(|error| anyhow!(error).context(label.clone()))?;
             let costs = costs.of_what_is_left(graph);
-            let run = Timeline::of(graph, &costs).map_err(|error| refused(error.into()))?;
-            bucketed = Some((graph.clone(), run));
+            bucketed = Some(graph.clone());
             costs
         }
         None => costs,
@@ -237,7 +236,7 @@ pub fn run(arguments: PlanArgs) -> Result<ExitStatus> {
         output::write(Some(out), &text)?;
     }
     let mut shown = vec![Shown { name: "as it came", graph: &source, run: &before }];
-    shown.extend(bucketed.as_ref().map(|(graph, run)| Shown { name: "bucketed", graph, run }));
+    shown.extend(bucketed.as_ref().map(|graph| Shown { name: "bucketed", graph, run: &planned.before }));
     let graph = &document.graphs()[0];
     let verdict = report::show(graph, &shown, Some(&planned), cap_bytes, &view)?;
     shown.push(Shown { name: "planned", graph, run: &planned.after });

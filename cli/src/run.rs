@@ -13,13 +13,13 @@ use crate::advice::Answered as _;
 use crate::fault::InputFault;
 use crate::input::{Facts, FactsArgs};
 use crate::units::{count, human};
-use crate::{ExitStatus, input, output, talk};
+use crate::{ExitStatus, input, output, talk, world};
 use anyhow::{Context, Result, anyhow, bail};
 use bucketeer::ir::Graph;
 use bucketeer::passes::lowering::{LowerError, LowerOptions, lower};
 use bucketeer::passes::{Pass, Pipeline, PipelineError};
 use bucketeer::program::Program;
-use bucketeer_comm::local::{self, Link, LocalOptions};
+use bucketeer_comm::local::{self, LocalOptions};
 use bucketeer_eval::{EvalError, EvalOptions, Output, Scaling, ShrinkError, shrink};
 use bucketeer_exec::{Event, Run, RunError, chrome_trace, world_size};
 use bucketeer_types::sizes::parse_bytes;
@@ -241,10 +241,7 @@ struct Job {
 
 impl Job {
     fn of(arguments: RunArgs) -> Result<Self> {
-        let link = match &arguments.link {
-            Some(text) => Some(text.parse::<Link>().map_err(|error| anyhow!("--link `{text}`: {error}"))?),
-            None => None,
-        };
+        let link = world::link(arguments.link.as_deref())?;
         if link.is_some() && arguments.backend == BackendWord::Fake {
             bail!("--link: the backend `fake` moves nothing, so it cannot play a network");
         }

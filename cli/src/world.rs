@@ -3,6 +3,7 @@
 use crate::talk;
 use anyhow::{Context as _, Result, anyhow, bail};
 use bucketeer::ir::{DType, GlobalRank};
+use bucketeer_comm::local::Link;
 use bucketeer_comm::nccl::NcclOptions;
 use bucketeer_comm::rendezvous::Rendezvous;
 use bucketeer_comm::store::{MemoryStore, Store, StoreError};
@@ -18,6 +19,30 @@ const LOOK: Duration = Duration::from_millis(20);
 
 /// Longest wait for other ranks at the very end.
 const END_LIMIT: Duration = Duration::from_secs(5);
+
+/// What ranks that are threads made, in rank order; or what went wrong, of several the error that others did not only follow.
+pub fn made_by_all<T, E>(
+    results: Vec<std::thread::Result<Result<T, E>>>,
+    follows: impl Fn(&E) -> bool,
+    explained: impl FnOnce(E) -> anyhow::Error,
+) -> Result<Vec<T>> {
+    let (mut made, mut errors) = (Vec::new(), Vec::new());
+    for (rank, result) in results.into_iter().enumerate() {
+        match result.map_err(|_| anyhow!("rank {rank} panicked; please report this"))? {
+            Ok(one) => made.push(one),
+            Err(error) => errors.push(error),
+        }
+    }
+    match errors.iter().position(|error| !follows(error)).or((!errors.is_empty()).then_some(0)) {
+        None => Ok(made),
+        Some(first) => Err(explained(errors.swap_remove(first))),
+    }
+}
+
+/// The network that `--link` says to play.
+pub fn link(text: Option<&str>) -> Result<Option<Link>> {
+    text.map(|text| text.parse().map_err(|error| anyhow!("--link `{text}`: {error}"))).transpose()
+}
 
 /// The group of all ranks.
 pub fn all_ranks(backend: &dyn Backend, name: &str) -> Result<Group> {

@@ -324,14 +324,16 @@ impl Library {
         let spaces: &[&str] = if namespace.is_empty() { &["aten", "prims"] } else { &[namespace] };
         spaces.iter().find_map(|space| {
             let operators = self.operators(space, name, overload);
-            let of_tensors = |operator: &&Operator<'_>| !operator.writes_container();
-            let read = |operator: &Operator<'_>| operator.read(args);
-            let found = operators.iter().filter(of_tensors).filter_map(read).reduce(|all, one| all.or(&one));
+            let read = |containers: bool| {
+                let asked = operators.iter().filter(move |operator| operator.writes_container == containers);
+                asked.filter_map(|operator| operator.read(args)).reduce(|all, one| all.or(&one))
+            };
             // What sorts or reverses a list in place has the name of what makes a tensor: it takes a list.
-            let containers =
-                found.is_none() || args.positional.iter().any(|arg| matches!(arg, Arg::List(_) | Arg::Tuple(_)));
-            let written = operators.iter().filter(|operator| containers && operator.writes_container());
-            found.into_iter().chain(written.filter_map(read)).reduce(|all, one| all.or(&one))
+            let takes_list = args.positional.iter().any(|arg| matches!(arg, Arg::List(_) | Arg::Tuple(_)));
+            match read(false) {
+                Some(found) if !takes_list => Some(found),
+                found => found.into_iter().chain(read(true)).reduce(|all, one| all.or(&one)),
+            }
         })
     }
 

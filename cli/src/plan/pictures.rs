@@ -22,18 +22,18 @@ pub fn page(title: &str, shown: &[Shown<'_>]) -> String {
 }
 
 fn timed(Shown { name, graph, run }: &Shown<'_>) -> TimedRun {
-    let mut lanes: Vec<(Lane, TimedLane)> = Vec::new();
-    for span in run.spans(graph) {
-        if lanes.last().is_none_or(|(lane, _)| *lane != span.lane) {
-            lanes.push((span.lane, TimedLane { name: lane_name(graph, span.lane), spans: Vec::new() }));
-        }
-        let note = span.launch.map_or(String::new(), |launch| what_is_sent(graph, &run.launches[launch]));
-        let Span { doing, node, start_ns, ns, .. } = span;
-        let span = TimedSpan { name: graph.name_of(node).to_owned(), what: doing.name(), start_ns, ns, note };
-        lanes.last_mut().expect("one was pushed").1.spans.push(span);
-    }
-    let lanes = lanes.into_iter().map(|(_, lane)| lane).collect();
-    TimedRun { name: (*name).to_owned(), end_ns: run.makespan_ns, lanes }
+    let timed = |span: &Span| TimedSpan {
+        name: graph.name_of(span.node).to_owned(),
+        what: span.doing.name(),
+        start_ns: span.start_ns,
+        ns: span.ns,
+        note: span.launch.map_or(String::new(), |launch| what_is_sent(graph, &run.launches[launch])),
+    };
+    let spans = run.spans(graph);
+    let lanes = spans.chunk_by(|one, next| one.lane == next.lane);
+    let lanes = lanes
+        .map(|spans| TimedLane { name: lane_name(graph, spans[0].lane), spans: spans.iter().map(timed).collect() });
+    TimedRun { name: (*name).to_owned(), end_ns: run.makespan_ns, lanes: lanes.collect() }
 }
 
 fn lane_name(graph: &Graph, lane: Lane) -> String {

@@ -8,7 +8,7 @@ use bucketeer::passes::schedule::costs::Map;
 use bucketeer::passes::schedule::{CopyCost, Costs, GroupCosts, MessageCost, Piece, ScheduleOptions, Timeline, plan};
 use bucketeer_comm::local::Link;
 use bucketeer_exec::{Event, Run};
-use std::collections::{HashMap, HashSet};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 /// The graph as `plan` has it, with as many bytes alive as it needs as it stands and a GiB.
@@ -31,9 +31,6 @@ pub fn graph(graph: &Graph, link: &Link, runs: &[Vec<Run>]) -> Result<Graph> {
 fn costs(graph: &Graph, link: &Link, runs: &[Vec<Run>]) -> Result<Costs> {
     let mut costs = Costs { copy: copies(runs.get(1).map_or(&[], Vec::as_slice)), ..Costs::default() };
     costs.compute_ns = computing(runs.first().map_or(&[], Vec::as_slice));
-    // What runs in graphs that it calls has names of its own.
-    let names: HashSet<&str> = graph.order().iter().map(|&id| graph.name_of(id)).collect();
-    costs.compute_ns.retain(|name, _| names.contains(&**name));
     // A rate is a whole number of bytes in a second, or no limit.
     let rate = link.beta_bytes_per_s;
     let (num, den) = if rate.is_finite() { (1_000_000_000, rate.max(1.0) as u64) } else { (0, 1) };
@@ -50,22 +47,21 @@ fn costs(graph: &Graph, link: &Link, runs: &[Vec<Run>]) -> Result<Costs> {
         let known = known.or_insert_with(|| GroupCosts { label: "the link".into(), size, costs: Map::default() });
         known.costs.insert(collective.kind.name().into(), MessageCost::new(vec![line])?);
     }
-    Ok(costs)
+    // What runs in graphs that it calls has names of its own.
+    Ok(costs.of_what_is_left(graph))
 }
 
 /// Nanoseconds by node: of all ranks the median, since ranks that share cores keep one another waiting.
 fn computing(ranks: &[Run]) -> Map<u64> {
-    let mut found: HashMap<&str, Vec<u64>> = HashMap::new();
+    let mut found: BTreeMap<&str, Vec<u64>> = BTreeMap::new();
     for run in ranks {
-        let mut own: HashMap<&str, u64> = HashMap::new();
+        let mut own: BTreeMap<&str, u64> = BTreeMap::new();
         for event in run.events.iter().filter(|event| event.what == "compute") {
             *own.entry(&event.name).or_default() += nanoseconds(event.time);
         }
         own.into_iter().for_each(|(name, ns)| found.entry(name).or_default().push(ns));
     }
-    let mut names: Vec<&str> = found.keys().copied().collect();
-    names.sort_unstable();
-    names.into_iter().map(|name| (name.into(), median(found.get_mut(name).expect("it was found")))).collect()
+    found.into_iter().map(|(name, mut times)| (name.into(), median(&mut times))).collect()
 }
 
 /// What a call took beyond its bytes on the link, by the median: ranks that share cores come late.

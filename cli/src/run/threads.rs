@@ -2,7 +2,7 @@
 
 use super::report::{Equality, Outcome};
 use super::{BackendWord, Job, NAMES, Runs, explained, planned};
-use crate::talk;
+use crate::{talk, world};
 use anyhow::{Result, anyhow};
 use bucketeer::ir::{GlobalRank, Graph};
 use bucketeer::program::Program;
@@ -77,20 +77,8 @@ impl Job {
             return one(&rank).map(|run| vec![run]).map_err(explained);
         }
         let results = local::run(ranks, self.local.clone(), |rank| one(&rank))?;
-        let mut runs = Vec::new();
-        let mut errors: Vec<RunError> = Vec::new();
-        for (rank, result) in results.into_iter().enumerate() {
-            match result.map_err(|_| anyhow!("rank {rank} panicked; please report this"))? {
-                Ok(run) => runs.push(run),
-                Err(error) => errors.push(error),
-            }
-        }
-        // Of several, the one that others only followed.
         let follows = |error: &RunError| matches!(error, RunError::Comm { error, .. } if matches!(**error, CommError::Remote { .. }));
-        match errors.iter().position(|error| !follows(error)).or((!errors.is_empty()).then_some(0)) {
-            None => Ok(runs),
-            Some(first) => Err(explained(errors.swap_remove(first))),
-        }
+        world::made_by_all(results, follows, explained)
     }
 
     fn one(&self, program: &Program, inputs: &[Output], rank: &dyn Backend) -> Result<Run, RunError> {

@@ -51,21 +51,15 @@ pub(super) struct Operator<'a> {
     pub name: &'a str,
     /// Whether it draws random numbers.
     draws: bool,
+    /// Whether it changes a list or a table in place, and not what these hold: `t[](a!) self`.
+    pub writes_container: bool,
 }
 
 impl<'a> Operator<'a> {
-    /// Whether it changes a list or a table in place, and not what these hold: `t[](a!) self`.
-    pub fn writes_container(&self) -> bool {
-        self.schema
-            .params
-            .iter()
-            .any(|param| param.memory.written && (param.ty.contains("](") || param.ty.starts_with("Dict(")))
-    }
-
     /// One that a user declared: nothing else is known of it.
     pub fn declared(schema: Schema<'a>) -> Self {
         let draws = schema.has_tag("nondeterministic_seeded") || takes_generator(&schema);
-        Self { schema, namespace: "", name: "", draws }
+        Self::new(schema, "", "", draws)
     }
 
     /// One of PyTorch's.
@@ -78,7 +72,13 @@ impl<'a> Operator<'a> {
             || undeclared::draws(namespace, name)
             // Overloads with names of dimensions lack the tag.
             || schema.name.contains("names") && table::overloads(namespace, name).into_iter().any(tagged);
-        Some(Self { schema, namespace, name, draws })
+        Some(Self::new(schema, namespace, name, draws))
+    }
+
+    fn new(schema: Schema<'a>, namespace: &'a str, name: &'a str, draws: bool) -> Self {
+        let is_container = |ty: &str| ty.contains("](") || ty.starts_with("Dict(");
+        let writes_container = schema.params.iter().any(|param| param.memory.written && is_container(param.ty));
+        Self { schema, namespace, name, draws, writes_container }
     }
 
     /// What a call does; `None` if the schema is not that of such a call.

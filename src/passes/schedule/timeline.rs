@@ -204,19 +204,26 @@ impl<'a> Clocks<'a> {
 pub(super) fn members(graph: &Graph, id: NodeId) -> usize {
     let inputs = graph.collective_inputs(id);
     let [one] = *inputs else { return inputs.len() };
-    let mut from = one;
+    packing(graph, one).last().map_or(1, |&pack| graph.operands(pack).len().max(1))
+}
+
+/// The calls that pack a buffer, from the buffer back to what puts its members together; none if nothing does.
+fn packing(graph: &Graph, buffer: NodeId) -> Vec<NodeId> {
+    let mut calls = Vec::new();
+    let mut from = buffer;
     // From the buffer to the pack there are views alone, of one operand each.
-    loop {
-        let Op::Call(target) = graph.node(from).op else { return 1 };
+    while let Op::Call(target) = graph.node(from).op {
+        calls.push(from);
         let operands = graph.operands(from);
         if graph.operator(target).id() == OperatorId::Cat {
-            return operands.len().max(1);
+            return calls;
         }
         match operands {
             [next] if value_bytes(graph, *next) == value_bytes(graph, from) => from = *next,
-            _ => return 1,
+            _ => break,
         }
     }
+    Vec::new()
 }
 
 /// By arena index: whether a call packs what a bucket carries, or copies out what a bucket of a gather made. Their time is that
@@ -228,11 +235,8 @@ pub(super) fn copies_of_buckets(graph: &Graph) -> Vec<bool> {
     for &id in graph.order() {
         match graph.node(id).op {
             Op::Collective(collective) if members(graph, id) > 1 => {
-                let mut from = graph.collective_inputs(id).first().copied().filter(|_| !collective.coalesced);
-                while let Some(packed) = from.filter(|&packed| matches!(graph.node(packed).op, Op::Call(_))) {
-                    copies[packed.index()] = true;
-                    let is_pack = graph.operands(packed).len() > 1;
-                    from = graph.operands(packed).first().copied().filter(|_| !is_pack);
+                if let Some(&buffer) = graph.collective_inputs(id).first().filter(|_| !collective.coalesced) {
+                    packing(graph, buffer).into_iter().for_each(|call| copies[call.index()] = true);
                 }
                 shows[id.index()] = matches!(collective.kind, CollectiveKind::AllGather { .. });
             }
