@@ -27,8 +27,9 @@ struct Known {
     /// PyTorch 2.15's own scheduler, in its best mode.
     torch_ns: u64,
     compute_ns: u64,
-    /// A time that no plan ends before, reckoned elsewhere by the same rules but one.
+    /// Times that no plan ends before, in any order of the computation and in the one that it came in; reckoned elsewhere.
     bound_ns: u64,
+    bound_as_written_ns: u64,
 }
 
 /// Those that lie in `fixtures/plan`.
@@ -41,6 +42,7 @@ const KNOWN: [Known; 4] = [
         torch_ns: 20_620_416,
         compute_ns: 20_066_021,
         bound_ns: 20_232_513,
+        bound_as_written_ns: 20_268_514,
     },
     Known {
         name: "llama70b_l3_hsdp512_t2048",
@@ -50,6 +52,7 @@ const KNOWN: [Known; 4] = [
         torch_ns: 61_679_843,
         compute_ns: 56_124_684,
         bound_ns: 57_279_963,
+        bound_as_written_ns: 57_297_964,
     },
     Known {
         name: "mixtral_l4_32_t1024",
@@ -58,7 +61,8 @@ const KNOWN: [Known; 4] = [
         best_ns: 19_116_697,
         torch_ns: 19_710_629,
         compute_ns: 17_594_829,
-        bound_ns: 18_489_398,
+        bound_ns: 18_601_336,
+        bound_as_written_ns: 19_353_610,
     },
     Known {
         name: "rn50_ddp_10gbe16",
@@ -67,7 +71,8 @@ const KNOWN: [Known; 4] = [
         best_ns: 116_707_749,
         torch_ns: 180_684_642,
         compute_ns: 106_733_487,
-        bound_ns: 113_727_749,
+        bound_ns: 116_691_046,
+        bound_as_written_ns: 116_707_749,
     },
 ];
 
@@ -133,9 +138,12 @@ fn plans_are_proven_keep_the_cap_and_come_within_a_twentieth_of_the_best_known()
         let (exposed, best) = (found.after.exposed_ns(), known.best_ns - known.compute_ns);
         assert!(exposed * 20 <= best * 21, "{}: {exposed} ns are exposed, best known {best}", known.name);
         assert!(found.after.makespan_ns < known.torch_ns, "{}", known.name);
-        // Rounding is one nanosecond a message.
-        let bound = found.bounds[0].ns;
-        assert!(bound <= known.bound_ns && bound + 200 > known.bound_ns, "{}: {bound}", known.name);
+        // What is rounded up here may be rounded down there.
+        for (bounds, known_ns) in
+            [(&found.bounds, known.bound_ns), (&found.bounds_as_written, known.bound_as_written_ns)]
+        {
+            assert!((known_ns..=known_ns + 2).contains(&bounds[0].ns), "{}: {:?}", known.name, bounds[0]);
+        }
     }
 }
 
@@ -172,6 +180,41 @@ fn buckets_that_are_kept_are_launched_and_waited_for_elsewhere_and_nothing_is_me
         moved.after.exposed_ns(),
         moved.before.exposed_ns()
     );
+}
+
+#[test]
+fn what_does_not_fit_in_memory_together_counts_as_launches_of_its_own() {
+    // Four gathers of 4 MiB, each read by one call, whose results are 4 MiB that nothing else keeps.
+    let mut text = String::from("x = input f32[1048576]\n");
+    let mut last = "x".to_owned();
+    for at in 0..4 {
+        text += &format!("s{at} = input f32[262144]\ng{at} = all_gather(s{at}, G:4)\nw{at} = wait(g{at})\n");
+        text += &format!("c{at} = aten.add.Tensor({last}, w{at}) : f32[1048576]\n");
+        last = format!("c{at}");
+    }
+    let graph = bucketeer::ir::text::parse(&(text + &format!("output({last})"))).unwrap();
+    let costs = Costs::from_json(
+        r#"{"schema": "bucketeer-costs-1", "compute_ns": {"c0": 1, "c1": 1, "c2": 1, "c3": 1}, "groups": {"G": {"size": 4,
+            "costs": {"all_gather": [{"alpha_ns": 100000, "ns_per_byte_num": 1, "ns_per_byte_den": 1024}]}}}}"#,
+    );
+    let costs = costs.unwrap().0;
+    let families = |cap_bytes: Option<u64>| {
+        let (_, found) = planned(&graph, &costs, &options(cap_bytes, Effort::Work(200_000)));
+        let families = found.bounds.iter().find(|bound| bound.bound.name() == "families").unwrap();
+        (families.ns, found.after.launches.len(), families.bound.clone())
+    };
+    const MIB: u64 = 1 << 20;
+    // All bytes take 16,384 ns, and the last call follows; the last gather has to end before it.
+    let of = |launches: u64| 16_384 + 100_000 * launches + 1;
+    assert_eq!(families(None).0, of(1));
+    assert_eq!(families(Some(64 * MIB)).0, of(1));
+    // Where the second call and those behind it run, what the one before made is alive beside the buffer. Of 16 MiB, 12 are left
+    // for what travels with those, and 16 with the first: a quarter and three thirds are more than one launch.
+    assert_eq!(families(Some(16 * MIB)).0, of(2));
+    assert_eq!(families(Some(20 * MIB)).0, of(1));
+    // With as much as the graph needs as it stands, none can travel with another; that they are two at least is what is known.
+    let (ns, launches, bound) = families(Some(12 * MIB));
+    assert_eq!((ns, launches), (of(2), 4), "{bound:?}");
 }
 
 #[test]

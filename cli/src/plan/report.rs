@@ -36,10 +36,8 @@ pub fn show(
             as_written: Run::of(came),
             bucketed: before.get(1).map(|bucketed| Run::of(bucketed.run)),
             planned: planned.map(|planned| Run::of(&planned.after)),
-            bounds: planned.map_or(Vec::new(), |planned| {
-                let bound = |bound: &LowerBound| BoundReport { name: bound.bound.name(), ns: bound.ns };
-                planned.bounds.iter().map(bound).collect()
-            }),
+            bounds: planned.map_or(Vec::new(), |planned| BoundReport::all(&planned.bounds)),
+            bounds_as_written: planned.map_or(Vec::new(), |planned| BoundReport::all(&planned.bounds_as_written)),
             waits: dearest(now, view.waits).map(|launch| Wait::of(graph, launch)).collect(),
         };
         serde_json::to_string_pretty(&report).context("cannot write JSON")? + "\n"
@@ -119,9 +117,11 @@ fn why(graph: &Graph, bound: &Bound) -> String {
         Bound::Stream { group: index, last } => {
             format!("the bytes of group `{}` up to `{}` and what has to follow", group(*index), graph.name_of(*last))
         }
-        Bound::Families { group: index, families } => {
-            format!("the bytes of group `{}` in {families} sets that never travel together", group(*index))
+        Bound::Families { group: index, launches, .. } => {
+            let starts = if *launches == 1 { "one launch" } else { &format!("the {launches} launches") };
+            format!("the bytes of group `{}` in {starts} that keys and memory ask for", group(*index))
         }
+        Bound::Cut { at } => format!("what `{}` needs, and what needs it", graph.name_of(*at)),
         other => other.name().to_owned(),
     }
 }
@@ -173,6 +173,7 @@ struct Report<'a> {
     bucketed: Option<Run>,
     planned: Option<Run>,
     bounds: Vec<BoundReport>,
+    bounds_as_written: Vec<BoundReport>,
     waits: Vec<Wait<'a>>,
 }
 
@@ -180,6 +181,12 @@ struct Report<'a> {
 struct BoundReport {
     name: &'static str,
     ns: u64,
+}
+
+impl BoundReport {
+    fn all(bounds: &[LowerBound]) -> Vec<Self> {
+        bounds.iter().map(|bound| Self { name: bound.bound.name(), ns: bound.ns }).collect()
+    }
 }
 
 /// A run in numbers.

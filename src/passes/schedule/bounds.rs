@@ -1,8 +1,8 @@
 //! What no plan can be shorter than: a certificate of how good a plan is.
 //!
-//! Each bound holds for every order of the computation and every way to put messages into buckets. A message takes at least the
-//! time of its own bytes, whatever travels with it, as a larger one never takes less; together, the messages of one group take
-//! at least the time of all their bytes at the smallest slope, and one start.
+//! Each bound holds for every way to put messages into buckets, and for every order of the computation, or for the order that
+//! it came in ([`Order`]). A message takes at least the time of its own bytes, whatever travels with it, as a larger one never
+//! takes less; together, the messages of one group take at least the time of all their bytes at the smallest slope, and one start.
 //!
 //! | bound | why |
 //! |---|---|
@@ -10,20 +10,27 @@
 //! | path | what comes before, the item, what comes after |
 //! | compute machine | one machine, items with heads and tails, preemption allowed (Jackson's rule) |
 //! | stream | the same for the messages of one group, and one start |
-//! | families | all bytes of a group, and a start for each set of messages that can never travel together |
+//! | families | all bytes of a group, and a start for each launch: sets of messages can never travel together, and what travels together has to fit in memory |
+//! | cut | the least time until an item is done, and the least after it, each exact over all ways to put messages into buckets |
 //!
 //! The *head* of an item is the least time until it can begin: after each of its predecessors, after all the computation
 //! that leads to it, on one machine, and after all bytes of each group that have to arrive before it, on one stream. Its *tail* is the same for what follows.
-//! In graphs of more than 4,096 items heads and tails count paths alone, so that the cost stays near-linear; up to there it
-//! is quadratic: 0.1 s.
+//! In graphs of more than 8,192 items heads and tails count paths alone, and nothing is cut, so that the cost stays near-linear;
+//! up to there it is quadratic.
 
-use super::problem::{NONE, Problem};
+mod cut;
+mod heads;
+mod launches;
+
+use super::costs::Piece;
+use super::problem::{Lists, NONE, Problem};
 use crate::ir::NodeId;
+use heads::Heads;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 /// Items up to which all that leads to one is added up.
-const MOST_ITEMS: usize = 4_096;
+const MOST_ITEMS: usize = 8_192;
 
 /// Which bound it is.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -54,6 +61,13 @@ pub enum Bound {
         group: usize,
         /// How many sets of messages never travel together.
         families: usize,
+        /// How many launches that and memory make necessary.
+        launches: u64,
+    },
+    /// What comes before a node, and what after it.
+    Cut {
+        /// The node.
+        at: NodeId,
     },
 }
 
@@ -67,6 +81,7 @@ impl Bound {
             Self::ComputeMachine { .. } => "compute machine",
             Self::Stream { .. } => "stream",
             Self::Families { .. } => "families",
+            Self::Cut { .. } => "cut",
         }
     }
 }
@@ -81,15 +96,26 @@ pub struct LowerBound {
     pub bound: Bound,
 }
 
-/// All bounds of a problem, the strongest first.
-pub(super) fn bounds(problem: &Problem) -> Vec<LowerBound> {
-    let all = Bounds::of(problem);
+/// In which orders of the computation a bound holds.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(super) enum Order {
+    /// In all.
+    Any,
+    /// In the one that it came in; messages may be launched anywhere.
+    AsWritten,
+}
+
+/// All bounds of a problem, the strongest first, for plans that keep a cap.
+pub(super) fn bounds(problem: &Problem, order: Order, cap_bytes: Option<u64>) -> Vec<LowerBound> {
+    let all = Bounds::of(problem, order);
     let mut found = vec![LowerBound { ns: problem.compute_ns.iter().sum(), bound: Bound::Computation }];
     found.extend(all.path());
     found.extend(all.compute_machine());
+    found.extend(cut::cut(&all));
+    let launches = launches::least(&all, cap_bytes);
     for group in 0..problem.groups {
         found.extend(all.stream(group));
-        found.extend(all.families(group));
+        found.extend(all.families(group, &launches));
     }
     found.sort_by_key(|bound| Reverse(bound.ns));
     found
@@ -99,8 +125,9 @@ struct Bounds<'a> {
     problem: &'a Problem,
     /// By item: its least time.
     least_ns: Vec<u64>,
-    head_ns: Vec<u64>,
-    tail_ns: Vec<u64>,
+    /// What leads to each item, and what follows it.
+    heads: Heads,
+    tails: Heads,
 }
 
 /// A job of one machine.
@@ -113,100 +140,33 @@ struct Job {
 }
 
 impl<'a> Bounds<'a> {
-    fn of(problem: &'a Problem) -> Self {
+    fn of(problem: &'a Problem, order: Order) -> Self {
         let own = problem.messages.iter().map(|message| problem.costs[message.cost as usize].ns(message.bytes));
         let least_ns: Vec<u64> = problem.compute_ns.iter().copied().chain(own).collect();
-        let count = problem.item_count();
-        let mut order: Vec<usize> = (0..count).collect();
-        order.sort_unstable_by_key(|&item| problem.as_written[item]);
-        let mut bounds = Self { problem, least_ns, head_ns: vec![0; count], tail_ns: vec![0; count] };
-        let with_sets = count <= MOST_ITEMS;
-        bounds.head_ns =
-            bounds.heads(&order, with_sets, |item| problem.before.get(item), |one, other| problem.is_over(other, one));
-        order.reverse();
-        bounds.tail_ns =
-            bounds.heads(&order, with_sets, |item| problem.after.get(item), |one, other| problem.is_over(one, other));
-        bounds
+        let mut items: Vec<usize> = (0..problem.item_count()).collect();
+        items.sort_unstable_by_key(|&item| problem.as_written[item]);
+        let in_order;
+        let (before, after): (&Lists, &Lists) = match order {
+            Order::Any => (&problem.before, &problem.after),
+            Order::AsWritten => {
+                in_order = one_after_another(problem, &items);
+                (&in_order.0, &in_order.1)
+            }
+        };
+        let heads = Heads::of(problem, &least_ns, &items, before, |one, other| problem.is_over(other, one));
+        items.reverse();
+        let tails = Heads::of(problem, &least_ns, &items, after, |one, other| problem.is_over(one, other));
+        Self { problem, least_ns, heads, tails }
     }
 
-    /// The least time before each item, in an order in which what leads to it comes first.
-    fn heads<'b>(
-        &self,
-        order: &[usize],
-        with_sets: bool,
-        before: impl Fn(usize) -> &'b [u32],
-        is_over: impl Fn(usize, usize) -> bool,
-    ) -> Vec<u64> {
-        let count = order.len();
-        let words = if with_sets { count.div_ceil(64) } else { 0 };
-        let mut sets = vec![0u64; words * count];
-        let mut heads = vec![0u64; count];
-        let mut clocks = vec![Clock::default(); self.problem.groups];
-        // Items so far, by their heads.
-        let mut by_head: Vec<usize> = Vec::with_capacity(count);
-        for &item in order {
-            let mut head = 0u64;
-            for &other in before(item) {
-                let other = other as usize;
-                // What only has to be launched before takes no time here.
-                if !is_over(item, other) {
-                    continue;
-                }
-                head = head.max(heads[other].saturating_add(self.least_ns[other]));
-                for word in 0..words {
-                    let from = sets[other * words + word];
-                    sets[item * words + word] |= from;
-                }
-                if words > 0 {
-                    sets[item * words + other / 64] |= 1 << (other % 64);
-                }
-            }
-            if words > 0 {
-                head = head.max(self.all_of(&sets[item * words..(item + 1) * words], &by_head, &heads, &mut clocks));
-                let at = by_head.partition_point(|&other| heads[other] <= head);
-                by_head.insert(at, item);
-            }
-            heads[item] = head;
-        }
-        heads
-    }
-
-    /// The least time until a set of items is done, each begun no sooner than its head: all computation on one machine, or all
-    /// messages of a group on one stream.
-    fn all_of(&self, set: &[u64], by_head: &[usize], heads: &[u64], clocks: &mut [Clock]) -> u64 {
-        let computes = self.problem.compute.len();
-        clocks.fill(Clock::default());
-        let mut compute = 0u64;
-        for &item in by_head {
-            if set[item / 64] & (1 << (item % 64)) == 0 {
-                continue;
-            }
-            match item.checked_sub(computes) {
-                None => compute = compute.max(heads[item]).saturating_add(self.least_ns[item]),
-                Some(message) => {
-                    let clock = &mut clocks[self.problem.messages[message].group as usize];
-                    clock.add(heads[item], self.slope(message));
-                }
-            }
-        }
-        clocks.iter().map(Clock::ns).fold(compute, u64::max)
-    }
-
-    /// The least start, which a message may share with others, and the least time of its bytes.
-    fn slope(&self, message: usize) -> (u64, u64) {
-        let message = &self.problem.messages[message];
-        let cost = &self.problem.costs[message.cost as usize];
-        if message.class == NONE {
-            // It travels alone.
-            return (0, cost.ns(message.bytes));
-        }
-        // Rounded up once for a bucket, never for a part of it.
-        (cost.alpha_ns(), cost.bytes_ns(message.bytes).saturating_sub(1))
+    /// The least start, which a message may share with others, and the least time of its bytes in [`PARTS`].
+    fn slope(&self, message: usize) -> (u64, u128) {
+        slope(self.problem, message)
     }
 
     fn path(&self) -> Option<LowerBound> {
         let through =
-            |&item: &usize| self.head_ns[item].saturating_add(self.least_ns[item]).saturating_add(self.tail_ns[item]);
+            |&item: &usize| self.heads.ns[item].saturating_add(self.least_ns[item]).saturating_add(self.tails.ns[item]);
         let best = (0..self.least_ns.len()).max_by_key(|item| (through(item), Reverse(*item)))?;
         Some(LowerBound { ns: through(&best), bound: Bound::Path { through: self.node(best) } })
     }
@@ -225,7 +185,7 @@ impl<'a> Bounds<'a> {
     }
 
     fn job(&self, item: usize, ns: u64) -> Job {
-        Job { head_ns: self.head_ns[item], ns, tail_ns: self.tail_ns[item], item }
+        Job { head_ns: self.heads.ns[item], ns, tail_ns: self.tails.ns[item], item }
     }
 
     /// Messages of a group.
@@ -235,30 +195,29 @@ impl<'a> Bounds<'a> {
 
     fn stream(&self, group: usize) -> Option<LowerBound> {
         let computes = self.problem.compute.len();
-        let jobs = self.group(group).map(|message| self.job(computes + message, self.slope(message).1)).collect();
+        let whole = |message: usize| u64::try_from(self.slope(message).1 / u128::from(PARTS)).unwrap_or(u64::MAX);
+        let jobs = self.group(group).map(|message| self.job(computes + message, whole(message))).collect();
         let alpha = self.group(group).map(|message| self.slope(message).0).min()?;
         let (ns, last) = one_machine(jobs)?;
         Some(LowerBound { ns: ns.saturating_add(alpha), bound: Bound::Stream { group, last: self.node(last) } })
     }
 
-    fn families(&self, group: usize) -> Option<LowerBound> {
+    fn families(&self, group: usize, launches: &[u64]) -> Option<LowerBound> {
         let computes = self.problem.compute.len();
         let (mut classes, mut any): (Vec<u32>, bool) = (Vec::new(), false);
         let mut sum = Clock::default();
         let (mut head, mut tail, mut least_alpha) = (u64::MAX, u64::MAX, u64::MAX);
         for message in self.group(group) {
             let class = self.problem.messages[message].class;
-            if class != NONE {
-                classes.push(class);
-            }
-            any = true;
             let (alpha, bytes) = self.slope(message);
             if class != NONE {
+                classes.push(class);
                 least_alpha = least_alpha.min(alpha);
             }
+            any = true;
             sum.add(0, (0, bytes));
-            head = head.min(self.head_ns[computes + message]);
-            tail = tail.min(self.tail_ns[computes + message]);
+            head = head.min(self.heads.ns[computes + message]);
+            tail = tail.min(self.tails.ns[computes + message]);
         }
         classes.sort_unstable();
         classes.dedup();
@@ -266,10 +225,51 @@ impl<'a> Bounds<'a> {
         if !any {
             return None;
         }
-        let starts = if families > 0 { (families as u64).saturating_mul(least_alpha) } else { 0 };
+        let launches: u64 = classes.iter().map(|&class| launches[class as usize]).sum();
+        let starts = if families > 0 { launches.saturating_mul(least_alpha) } else { 0 };
         let ns = sum.ns().saturating_add(starts).saturating_add(head).saturating_add(tail);
-        Some(LowerBound { ns, bound: Bound::Families { group, families } })
+        Some(LowerBound { ns, bound: Bound::Families { group, families, launches } })
     }
+}
+
+/// Parts of a nanosecond: a message of a bucket takes a share of a rounded time, which is rounded down here, finely.
+const PARTS: u64 = 1 << 16;
+
+/// The least start of a message, which it may share with others, and the least time of its bytes in [`PARTS`].
+fn slope(problem: &Problem, message: usize) -> (u64, u128) {
+    let message = &problem.messages[message];
+    let cost = &problem.costs[message.cost as usize];
+    if message.class == NONE {
+        // It travels alone.
+        return (0, u128::from(cost.ns(message.bytes)) * u128::from(PARTS));
+    }
+    let parts = |piece: &Piece| {
+        // Below 2^64 bytes, times 2^64 and 2^16: in two steps.
+        let ns = u128::from(message.bytes) * u128::from(piece.ns_per_byte_num);
+        let den = u128::from(piece.ns_per_byte_den);
+        (ns / den).saturating_mul(u128::from(PARTS)).saturating_add(ns % den * u128::from(PARTS) / den)
+    };
+    (cost.alpha_ns(), cost.pieces().iter().map(parts).min().unwrap_or(0))
+}
+
+/// What comes before and after each item where all that takes time follows on what takes time before it. `items` are in
+/// program order.
+fn one_after_another(problem: &Problem, items: &[usize]) -> (Lists, Lists) {
+    let mut previous = vec![NONE; problem.item_count()];
+    let mut last = NONE;
+    for &item in items {
+        if problem.compute_ns.get(item).is_some_and(|&ns| ns > 0) {
+            previous[item] = last;
+            last = item as u32;
+        }
+    }
+    let mut before = Lists::with_capacity(previous.len());
+    for (item, &previous) in previous.iter().enumerate() {
+        let more = (previous != NONE).then_some(previous);
+        before.push(problem.before.get(item).iter().copied().chain(more));
+    }
+    let after = before.inverted(problem.item_count());
+    (before, after)
 }
 
 /// Messages on one stream, each begun no sooner than its head: the least start, and the time of all bytes.
@@ -277,18 +277,19 @@ impl<'a> Bounds<'a> {
 struct Clock {
     any: bool,
     alpha_ns: u64,
-    end_ns: u64,
+    end_parts: u128,
 }
 
 impl Clock {
-    fn add(&mut self, head_ns: u64, (alpha_ns, ns): (u64, u64)) {
+    fn add(&mut self, head_ns: u64, (alpha_ns, parts): (u64, u128)) {
         self.alpha_ns = if self.any { self.alpha_ns.min(alpha_ns) } else { alpha_ns };
-        self.end_ns = self.end_ns.max(head_ns).saturating_add(ns);
+        self.end_parts = self.end_parts.max(u128::from(head_ns) * u128::from(PARTS)).saturating_add(parts);
         self.any = true;
     }
 
-    const fn ns(&self) -> u64 {
-        self.alpha_ns.saturating_add(self.end_ns)
+    fn ns(&self) -> u64 {
+        let end = u64::try_from(self.end_parts.div_ceil(u128::from(PARTS))).unwrap_or(u64::MAX);
+        self.alpha_ns.saturating_add(end)
     }
 }
 

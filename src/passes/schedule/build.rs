@@ -22,13 +22,13 @@ pub(super) fn first_plans(problem: &Problem, cap_bytes: Option<u64>) -> Vec<Stat
     let written = State::as_written(problem);
     run.time(problem, &written, u64::MAX, None);
     let as_written_ns = run.makespan_ns;
-    let mut found: Vec<(u64, State)> = Vec::new();
+    let mut found: Vec<(u64, u64, State)> = Vec::new();
     let mut consider = |state: State| {
-        if run.time(problem, &state, as_written_ns, None)
-            && cap_bytes.is_none_or(|cap| memory.peak(problem, &state, &run).0 <= cap)
-            && found.iter().all(|(ns, _)| *ns != run.makespan_ns)
-        {
-            found.push((run.makespan_ns, state));
+        if run.time(problem, &state, as_written_ns, None) {
+            let above = cap_bytes.map_or(0, |cap| memory.above(problem, &state, &run, cap));
+            if found.iter().all(|(_, ns, _)| *ns != run.makespan_ns) {
+                found.push((above, run.makespan_ns, state));
+            }
         }
     };
     let times = Times::of(problem);
@@ -44,12 +44,12 @@ pub(super) fn first_plans(problem: &Problem, cap_bytes: Option<u64>) -> Vec<Stat
             break;
         }
     }
-    found.sort_by_key(|(ns, _)| *ns);
-    found.truncate(MOST_PLANS);
-    if found.is_empty() {
-        found.push((as_written_ns, written));
+    found.sort_by_key(|&(above, ns, _)| (above, ns));
+    if found.first().is_none_or(|&(above, ..)| above > 0) {
+        found.insert(0, (0, as_written_ns, written));
     }
-    found.into_iter().map(|(_, state)| state).collect()
+    found.truncate(MOST_PLANS);
+    found.into_iter().map(|(.., state)| state).collect()
 }
 
 /// When messages can leave and are needed, while computation keeps its order.

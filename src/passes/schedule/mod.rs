@@ -36,7 +36,7 @@ use super::merge::MergeReport;
 use crate::ir::{Dependencies, Graph, NodeId};
 use problem::Problem;
 pub use search::Effort;
-use state::{PlanMemory, Run, State};
+use state::{Run, State};
 
 /// Who says what travels together.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
@@ -49,7 +49,7 @@ pub enum Buckets {
 }
 
 /// How a graph is planned.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct ScheduleOptions {
     /// Who says what travels together.
@@ -58,6 +58,14 @@ pub struct ScheduleOptions {
     pub cap_bytes: Option<u64>,
     /// How long to look.
     pub effort: Effort,
+    /// Whether [`Planned`] says what no plan can be shorter than; it takes up to a second in graphs of thousands of nodes.
+    pub bounds: bool,
+}
+
+impl Default for ScheduleOptions {
+    fn default() -> Self {
+        Self { buckets: Buckets::default(), cap_bytes: None, effort: Effort::default(), bounds: true }
+    }
 }
 
 /// A plan that was put into its graph.
@@ -68,8 +76,10 @@ pub struct Planned {
     pub before: Timeline,
     /// The graph as it is now.
     pub after: Timeline,
-    /// What no plan can be shorter than, the strongest first.
+    /// What no plan can be shorter than, the strongest first; empty if not asked for.
     pub bounds: Vec<LowerBound>,
+    /// The same for plans that keep the order of the computation.
+    pub bounds_as_written: Vec<LowerBound>,
     /// By kind: what travels together, and what merging it did.
     pub merges: Vec<(BucketPlan, MergeReport)>,
 }
@@ -82,14 +92,7 @@ pub fn plan(graph: &mut Graph, costs: &Costs, schedule: &ScheduleOptions) -> Res
     let before = Timeline::of(graph, costs)?;
     let dependencies = Dependencies::of(graph);
     let problem = Problem::of(graph, &dependencies, costs, schedule.buckets)?;
-    // What the search takes for the peak is a little more than what the program takes: as much as for the program as it
-    // stands. Where that was too kind, it looks again with a lower cap.
-    let mut cap = schedule.cap_bytes.map(|cap| {
-        let (written, mut run) = (State::as_written(&problem), Run::default());
-        run.time(&problem, &written, u64::MAX, None);
-        let (reckoned, _) = PlanMemory::default().peak(&problem, &written, &run);
-        cap.saturating_add(reckoned.saturating_sub(before.peak_bytes))
-    });
+    let mut cap = schedule.cap_bytes;
     let keeps = |made: &Made| schedule.cap_bytes.is_none_or(|cap_bytes| made.after.peak_bytes <= cap_bytes);
     let source = &*graph;
     let make = |state: &State| Made::of(source, &dependencies, &problem, costs, state);
@@ -108,15 +111,19 @@ pub fn plan(graph: &mut Graph, costs: &Costs, schedule: &ScheduleOptions) -> Res
         cap = cap.map(|cap| cap.saturating_sub(over));
         from = Some(found);
     }
-    let bounds = bounds::bounds(&problem);
+    let of = |order| match schedule.bounds {
+        true => bounds::bounds(&problem, order, schedule.cap_bytes),
+        false => Vec::new(),
+    };
+    let (bounds, bounds_as_written) = (of(bounds::Order::Any), of(bounds::Order::AsWritten));
     match best.filter(|best| best.after.makespan_ns <= before.makespan_ns) {
         Some(Made { graph: made, after, merges }) => {
             *graph = made;
-            Ok(Planned { before, after, bounds, merges })
+            Ok(Planned { before, after, bounds, bounds_as_written, merges })
         }
         // The graph as it stands is a plan, too.
         None if schedule.cap_bytes.is_none_or(|cap_bytes| before.peak_bytes <= cap_bytes) => {
-            Ok(Planned { after: before.clone(), before, bounds, merges: Vec::new() })
+            Ok(Planned { after: before.clone(), before, bounds, bounds_as_written, merges: Vec::new() })
         }
         None => {
             Err(PlanError::Memory { cap_bytes: schedule.cap_bytes.unwrap_or(u64::MAX), least_bytes: before.peak_bytes })

@@ -106,6 +106,8 @@ pub(super) struct Message {
     pub is_bucket: bool,
     /// Whether it is a gather, whose members are copied out where they are first read.
     pub gathers: bool,
+    /// Whether what a bucket of them packs is apart from what it makes, as in a scatter.
+    pub is_packed_apart: bool,
     /// Bytes of what is given to it, and of what it makes.
     pub operand_bytes: u64,
     pub result_bytes: u64,
@@ -393,6 +395,7 @@ impl<'a> Builder<'a> {
                 class,
                 is_bucket: members(graph, node) > 1,
                 gathers: matches!(collective.kind, CollectiveKind::AllGather { .. }),
+                is_packed_apart: matches!(collective.kind, CollectiveKind::ReduceScatter { .. }),
                 operand_bytes: operand_bytes(graph, node).ok_or_else(size)?,
                 result_bytes: match collective.variant {
                     Variant::Functional => value_bytes(graph, node).ok_or_else(size)?,

@@ -7,7 +7,7 @@
 //! same plan.
 
 use super::build::first_plans;
-use super::problem::{NONE, Problem};
+use super::problem::{Message, NONE, Problem};
 use super::state::{PlanMemory, Run, State};
 
 /// How long to look, in work that is counted, not in time: the same answer on every rank and machine.
@@ -30,28 +30,36 @@ impl Effort {
         match self {
             Self::Low => 0,
             Self::Default => 280_000_000,
-            Self::High => 8_400_000_000,
+            Self::High => 8_000_000_000,
             Self::Work(units) => units,
         }
     }
 }
 
-/// Descents that begin at the first plan, and those that begin at the best so far.
-const STARTS: u64 = 8;
-const ROUNDS: u64 = 4;
+/// Descents that begin at the first plans, and those that begin at the best so far.
+const STARTS: u64 = 4;
+const ROUNDS: u64 = 8;
 
 /// Of so many descents the last is more daring.
 const BOLD_EACH: u64 = 4;
 
-/// A change may at first make a step longer by what is exposed divided by this. Measured on training steps of 600 to 7,000
-/// nodes; most descents wander at a tenth of it, and a few find what the others do not.
-const DARING: u64 = 300;
-const BOLD: u64 = 40;
+/// At first a step may be longer than the shortest of the last stretch by what is exposed divided by this. Measured on training
+/// steps of 600 to 7,000 nodes; most descents wander at a seventh of it, and a few find what the others do not.
+const DARING: u64 = 200;
+const BOLD: u64 = 30;
+
+/// A descent is so many stretches.
+const STRETCHES: u64 = 64;
+
+/// A byte above the cap, for one place of the program, counts as the time of a byte of the messages shifted up by this; in
+/// every other descent it counts less at first, by a shift down of up to the other.
+const PRICE_UP: u32 = 14;
+const PRICE_DOWN: u64 = 20;
 
 /// Looks for a plan that ends early and holds the cap; from one on that was found with another cap, with a quarter of the
 /// work.
 pub(super) fn search(problem: &Problem, cap_bytes: Option<u64>, effort: Effort, from: Option<State>) -> State {
-    let work = if from.is_some() { effort.work() / 4 } else { effort.work() };
+    let quarter = if from.is_some() { 4 } else { 1 };
     let mut plans = first_plans(problem, cap_bytes);
     if let Some(from) = from {
         plans.insert(0, from);
@@ -60,13 +68,17 @@ pub(super) fn search(problem: &Problem, cap_bytes: Option<u64>, effort: Effort, 
     if effort == Effort::Low || problem.messages.is_empty() {
         return best;
     }
-    // Several descents from the first plan, each of its own, then some from the best of them.
-    let share = work / (STARTS + ROUNDS);
     let mut search = Search::new(problem, cap_bytes, best);
-    for round in 0..STARTS + ROUNDS {
-        let from = if round < STARTS { plans[round as usize % plans.len()].clone() } else { search.best.clone() };
-        let daring = if round % BOLD_EACH == BOLD_EACH - 1 { BOLD } else { DARING };
-        search.descend(share, from, daring);
+    // Who looks longer begins with what who looks less long finds.
+    let least = Effort::Default.work().min(effort.work());
+    for work in [least, effort.work() - least] {
+        // Several descents from the first plans, each of its own, then some from the best of them.
+        let share = work / quarter / (STARTS + ROUNDS);
+        for round in 0..STARTS + ROUNDS {
+            let from = if round < STARTS { plans[round as usize % plans.len()].clone() } else { search.best.clone() };
+            let daring = if round % BOLD_EACH == BOLD_EACH - 1 { BOLD } else { DARING };
+            search.descend(share, from, daring, round % 2 == 0);
+        }
     }
     search.best
 }
@@ -95,6 +107,22 @@ impl Draw {
     }
 }
 
+/// What bytes above the cap count as, in nanoseconds.
+#[derive(Clone, Copy)]
+struct Price {
+    /// What all messages take, and their bytes, of which there are some.
+    message_ns: u64,
+    bytes: u64,
+    down: u32,
+}
+
+impl Price {
+    fn ns(self, above: u64) -> u64 {
+        let ns = u128::from(above) * u128::from(self.message_ns) / u128::from(self.bytes);
+        u64::try_from((ns << PRICE_UP) >> self.down).unwrap_or(u64::MAX)
+    }
+}
+
 struct Search<'a> {
     problem: &'a Problem,
     cap_bytes: Option<u64>,
@@ -106,15 +134,17 @@ struct Search<'a> {
     run: Run,
     trial_run: Run,
     memory: PlanMemory,
+    price: Price,
 }
 
 impl<'a> Search<'a> {
     fn new(problem: &'a Problem, cap_bytes: Option<u64>, start: State) -> Self {
         let compute_ns = problem.compute_ns.iter().sum();
+        let own_ns = |message: &Message| problem.costs[message.cost as usize].ns(message.bytes);
         let (mut run, mut memory) = (Run::default(), PlanMemory::default());
         run.time(problem, &start, u64::MAX, None);
-        let over = cap_bytes.map_or(0, |cap| memory.peak(problem, &start, &run).0.saturating_sub(cap));
-        let best_is = (over, run.makespan_ns);
+        let above = cap_bytes.map_or(0, |cap| memory.above(problem, &start, &run, cap));
+        let best_is = (above, run.makespan_ns);
         Self {
             problem,
             cap_bytes,
@@ -125,20 +155,24 @@ impl<'a> Search<'a> {
             run,
             trial_run: Run::default(),
             memory,
+            price: Price {
+                message_ns: problem.messages.iter().map(own_ns).fold(0, u64::saturating_add),
+                bytes: problem.messages.iter().map(|message| message.bytes).fold(1, u64::saturating_add),
+                down: 0,
+            },
         }
     }
 
     /// Tries changes from a plan on, for so much work.
-    fn descend(&mut self, work: u64, from: State, daring: u64) {
+    fn descend(&mut self, work: u64, from: State, daring: u64, soft: bool) {
         let problem = self.problem;
         let mut current = from;
         self.run.time(problem, &current, u64::MAX, None);
         let mut current_ns = self.run.makespan_ns;
         let mut trial = current.clone();
-        let peak = |memory: &mut PlanMemory, state: &State, run: &Run| memory.peak(problem, state, run).0;
-        let mut over = self.cap_bytes.map_or(0, |cap| peak(&mut self.memory, &current, &self.run).saturating_sub(cap));
+        let mut above = self.cap_bytes.map_or(0, |cap| self.memory.above(problem, &current, &self.run, cap));
         let daring = ((current_ns - self.compute_ns) / daring).max(200);
-        let mut done = 0;
+        let (mut done, mut shortest, mut stretch) = (0, 0, u64::MAX);
         while done < work {
             trial.clone_from(&current);
             // A copy of a plan, and what it takes to find a change, beside what is run.
@@ -146,27 +180,33 @@ impl<'a> Search<'a> {
             if !self.change(&mut trial) {
                 continue;
             }
-            let slack = (u128::from(daring) * u128::from(work.saturating_sub(done)) / u128::from(work)) as u64;
-            let limit = if over > 0 { u64::MAX } else { current_ns.saturating_add(slack) };
+            let left = work.saturating_sub(done);
+            let slack = (u128::from(daring) * u128::from(left) / u128::from(work)) as u64;
+            // As a better plan may lie behind one above the cap.
+            let far = u128::from(if soft { PRICE_DOWN } else { 0 });
+            let price = Price { down: (u128::from(left) * far / u128::from(work)) as u32, ..self.price };
+            let now = current_ns.saturating_add(price.ns(above));
+            let begins = std::mem::replace(&mut stretch, left / (work / STRETCHES).max(1)) != stretch;
+            shortest = if begins { now } else { shortest.min(now) };
+            let limit = now.max(shortest.saturating_add(slack));
             let ends = self.trial_run.time(problem, &trial, limit, Some(&self.run));
             done += self.trial_run.units_run(&trial);
             if !ends {
                 continue;
             }
             if let Some(cap) = self.cap_bytes {
-                let found = peak(&mut self.memory, &trial, &self.trial_run).saturating_sub(cap);
+                let found = self.memory.above(problem, &trial, &self.trial_run, cap);
                 done += 2 * problem.storages.len() as u64;
-                // Above the cap, what needs less is better, whatever it takes.
-                if found > over || (over > 0 && found == over && self.trial_run.makespan_ns > current_ns) {
+                if self.trial_run.makespan_ns.saturating_add(price.ns(found)) > limit {
                     continue;
                 }
-                over = found;
+                above = found;
             }
             std::mem::swap(&mut current, &mut trial);
             std::mem::swap(&mut self.run, &mut self.trial_run);
             current_ns = self.run.makespan_ns;
-            if (over, current_ns) < self.best_is {
-                self.best_is = (over, current_ns);
+            if (above, current_ns) < self.best_is {
+                self.best_is = (above, current_ns);
                 self.best.clone_from(&current);
                 if self.best_is == (0, self.compute_ns) {
                     return;

@@ -360,8 +360,21 @@ pub(super) struct PlanMemory {
 }
 
 impl PlanMemory {
-    /// The most bytes alive at once, in a plan that was just run, and the place where that is.
-    pub fn peak(&mut self, problem: &Problem, state: &State, run: &Run) -> (u64, u32) {
+    /// Bytes above a cap, summed over the places of a plan that was just run: 0 where the cap holds. It falls with each
+    /// change that helps at one of the places, where a peak might stay what it is.
+    pub fn above(&mut self, problem: &Problem, state: &State, run: &Run, cap_bytes: u64) -> u64 {
+        self.follow(problem, state, run);
+        let cap = i64::try_from(cap_bytes).unwrap_or(i64::MAX);
+        let (mut alive, mut above) = (0i64, 0u64);
+        for &change in &self.change {
+            alive = alive.saturating_add(change);
+            above = above.saturating_add(u64::try_from(alive.saturating_sub(cap)).unwrap_or(0));
+        }
+        above
+    }
+
+    /// What comes alive and dies at each place.
+    fn follow(&mut self, problem: &Problem, state: &State, run: &Run) {
         let places = state.order.len() as u32;
         let Self { made_at, held_to, change } = self;
         made_at.clear();
@@ -436,13 +449,5 @@ impl PlanMemory {
             hold(start, waited.max(start), packed);
             hold(start, held_to[bucket as usize].max(waited).max(start), made);
         }
-        let (mut alive, mut best, mut place) = (0i64, 0i64, 0);
-        for (at, &change) in change.iter().enumerate() {
-            alive = alive.saturating_add(change);
-            if alive > best {
-                (best, place) = (alive, at as u32);
-            }
-        }
-        (best as u64, place)
     }
 }

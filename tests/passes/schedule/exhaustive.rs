@@ -103,16 +103,16 @@ fn text(steps: &[Step]) -> (String, Costs) {
     (text + &format!("output({})", outputs.join(", ")), costs)
 }
 
-/// The least time over all plans.
-fn least(steps: &[Step]) -> u64 {
+/// The least time over all plans, and over those that compute in the order of the recipe.
+fn least(steps: &[Step]) -> [u64; 2] {
     let sends: Vec<usize> = (0..steps.len()).filter(|&at| matches!(steps[at].does, Does::Send { .. })).collect();
-    let mut best = u64::MAX;
+    let mut best = [u64::MAX; 2];
     partitions(steps, &sends, &mut Vec::new(), &mut best);
     best
 }
 
 /// Each way to put messages of one group into buckets.
-fn partitions(steps: &[Step], left: &[usize], buckets: &mut Vec<Vec<usize>>, best: &mut u64) {
+fn partitions(steps: &[Step], left: &[usize], buckets: &mut Vec<Vec<usize>>, best: &mut [u64; 2]) {
     let group = |at: usize| match steps[at].does {
         Does::Send { group, .. } => group,
         Does::Compute(_) => usize::MAX,
@@ -121,7 +121,7 @@ fn partitions(steps: &[Step], left: &[usize], buckets: &mut Vec<Vec<usize>>, bes
         let computes = (0..steps.len()).filter(|&at| matches!(steps[at].does, Does::Compute(_)));
         let mut units: Vec<Vec<usize>> = buckets.clone();
         units.extend(computes.map(|at| vec![at]));
-        let clocks = Clocks { now: 0, groups: [0; 2], end: vec![0; steps.len()] };
+        let clocks = Clocks { now: 0, groups: [0; 2], end: vec![0; steps.len()], computed: 0, in_order: true };
         orders(steps, &units, &mut vec![false; steps.len()], &clocks, best);
         return;
     };
@@ -142,10 +142,13 @@ struct Clocks {
     now: u64,
     groups: [u64; 2],
     end: Vec<u64>,
+    /// One past the last call that computed, and whether all did in the order of the recipe.
+    computed: usize,
+    in_order: bool,
 }
 
 /// Each order of units in which all that is read is there.
-fn orders(steps: &[Step], units: &[Vec<usize>], done: &mut Vec<bool>, clocks: &Clocks, best: &mut u64) {
+fn orders(steps: &[Step], units: &[Vec<usize>], done: &mut Vec<bool>, clocks: &Clocks, best: &mut [u64; 2]) {
     let mut is_last = true;
     for unit in units.iter().filter(|unit| !done[unit[0]]).cloned().collect::<Vec<_>>() {
         is_last = false;
@@ -159,7 +162,11 @@ fn orders(steps: &[Step], units: &[Vec<usize>], done: &mut Vec<bool>, clocks: &C
             }
         }
         match steps[unit[0]].does {
-            Does::Compute(ns) => next.now += ns,
+            Does::Compute(ns) => {
+                next.now += ns;
+                next.in_order &= unit[0] >= next.computed;
+                next.computed = unit[0] + 1;
+            }
             Does::Send { group, .. } => {
                 let bytes = |&at: &usize| match steps[at].does {
                     Does::Send { elements, .. } => 4 * elements,
@@ -175,7 +182,9 @@ fn orders(steps: &[Step], units: &[Vec<usize>], done: &mut Vec<bool>, clocks: &C
         unit.iter().for_each(|&at| done[at] = false);
     }
     if is_last {
-        *best = (*best).min(clocks.now.max(clocks.groups[0]).max(clocks.groups[1]));
+        let end = clocks.now.max(clocks.groups[0]).max(clocks.groups[1]);
+        best[0] = best[0].min(end);
+        best[1] = if clocks.in_order { best[1].min(end) } else { best[1] };
     }
 }
 
@@ -184,14 +193,14 @@ fn plans_of_small_graphs_are_never_shorter_than_the_shortest_and_seldom_longer()
     let declared =
         "small::mix(Tensor x, Tensor? a=None, Tensor? b=None) -> Tensor\nsmall::pick(Tensor x, Tensor y) -> Tensor";
     let mut mix = Mix(7);
-    let (mut longer, rounds) = (0, 150);
+    let (mut longer, mut tight, rounds) = (0, 0, 150);
     for _ in 0..rounds {
         let steps = recipe(&mut mix);
         let (text, costs) = text(&steps);
         let mut graph = parse(&text).unwrap_or_else(|error| panic!("{error}\n{text}"));
         graph.operators = Operators::parse(declared).unwrap();
         let (_, found) = planned(&graph, &costs, &options(None, Effort::Work(1_000_000)));
-        let least = least(&steps);
+        let [least, least_in_order] = least(&steps);
         assert!(
             found.after.makespan_ns >= least,
             "{steps:?}\n{} is less than can be: {least}",
@@ -199,7 +208,12 @@ fn plans_of_small_graphs_are_never_shorter_than_the_shortest_and_seldom_longer()
         );
         let bound = &found.bounds[0];
         assert!(bound.ns <= least, "{steps:?}\n{bound:?} is above what can be: {least}");
+        let in_order = &found.bounds_as_written[0];
+        assert!(in_order.ns <= least_in_order, "{steps:?}\n{in_order:?} is above what can be: {least_in_order}");
+        assert!(bound.ns <= in_order.ns, "{bound:?} {in_order:?}");
+        tight += usize::from(bound.ns == least);
         longer += usize::from(found.after.makespan_ns > least);
     }
     assert!(longer * 50 <= rounds, "{longer} of {rounds} plans are longer than need be");
+    assert!(tight * 2 >= rounds, "{tight} of {rounds} bounds are what can be");
 }

@@ -55,6 +55,12 @@ fn shared_instances_are_planned_as_well_as_any_and_judged_alike() {
         assert!(exposed * 20 <= best * 21, "{name}: {exposed} ns are exposed, best known {best}");
         assert!(exact.is_null() || exposed <= best, "{name}: {exposed} ns are exposed, {best} are needed");
         assert!(found.after.makespan_ns <= number(&baseline["pytorch"]["best"]["makespan_ns"]), "{name}");
+        // Bounds are no weaker than those that another program reckons by the same rules, and where that closes the order as
+        // it came, so do ours.
+        for (bounds, theirs) in [(&found.bounds, "any_order"), (&found.bounds_as_written, "order_as_written")] {
+            let theirs = number(&baseline["lower_bound"][theirs]["value_ns"]);
+            assert!(bounds[0].ns >= theirs, "{name}: {:?}, theirs is {theirs}", bounds[0]);
+        }
         count += 1;
     }
     assert_eq!(count, 17);
