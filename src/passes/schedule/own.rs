@@ -59,6 +59,10 @@ pub struct OwnMembers {
     pub kind: Option<String>,
     /// A pattern of the group's name.
     pub group: Option<String>,
+    /// A node that they stand above in the program as it came; a pattern matches one.
+    pub above: Option<String>,
+    /// A node that they stand below.
+    pub below: Option<String>,
 }
 
 impl OwnMembers {
@@ -76,6 +80,8 @@ impl OwnMembers {
             ("source", &self.source),
             ("kind", &self.kind),
             ("group", &self.group),
+            ("above", &self.above),
+            ("below", &self.below),
         ];
         fields.into_iter().filter_map(|(name, pattern)| Some((name, pattern.as_deref()?)))
     }

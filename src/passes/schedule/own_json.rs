@@ -67,6 +67,10 @@ struct FieldsRecord {
     kind: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     group: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    above: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    below: Option<String>,
 }
 
 impl<'de> Deserialize<'de> for MembersRecord {
@@ -89,19 +93,21 @@ impl<'de> Visitor<'de> for MembersVisitor {
     }
 
     fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<MembersRecord, A::Error> {
-        let FieldsRecord { name, input, source, kind, group } =
+        let FieldsRecord { name, input, source, kind, group, above, below } =
             FieldsRecord::deserialize(MapAccessDeserializer::new(map))?;
-        Ok(MembersRecord(OwnMembers { name, input, source, kind, group }))
+        Ok(MembersRecord(OwnMembers { name, input, source, kind, group, above, below }))
     }
 }
 
 impl Serialize for MembersRecord {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let OwnMembers { name, input, source, kind, group } = self.0.clone();
-        match (name, input.is_none() && source.is_none() && kind.is_none() && group.is_none()) {
-            (Some(name), true) => name.serialize(serializer),
-            (name, _) => FieldsRecord { name, input, source, kind, group }.serialize(serializer),
+        if let Some(name) = self.0.name.as_deref()
+            && self.0 == OwnMembers::named(name)
+        {
+            return name.serialize(serializer);
         }
+        let OwnMembers { name, input, source, kind, group, above, below } = self.0.clone();
+        FieldsRecord { name, input, source, kind, group, above, below }.serialize(serializer)
     }
 }
 

@@ -124,7 +124,9 @@ pub enum OwnFaultKind {
     Claimed { member: String, other: usize },
     #[error("`{member}` cannot travel with others: {because}")]
     CannotTravel { member: String, because: Box<Reason> },
-    #[error("`{member}` cannot travel with others: a {kind} is moved, and never merged; `separate` moves each alone")]
+    #[error(
+        "`{member}` cannot travel with others: collectives of kind {kind} are moved, and never merged; `separate` moves each alone"
+    )]
     NeverMerged { member: String, kind: &'static str },
     #[error("`{member}` cannot be moved: {because}")]
     CannotMove { member: String, because: Box<Reason> },
@@ -132,7 +134,11 @@ pub enum OwnFaultKind {
     Differ { one: String, other: String, fields: Vec<&'static str> },
     #[error("`{}` needs the result of `{}`, so they cannot travel together ({})", path[path.len() - 1], path[0], path.join(" > "))]
     NeedsAnother { path: Vec<String> },
-    #[error("buckets {buckets:?} need one another's results in a circle ({})", paths.iter().map(|path| path.join(" > ")).collect::<Vec<_>>().join("; "))]
+    #[error(
+        "{} need one another's results in a circle ({})",
+        buckets.iter().map(|bucket| format!("buckets[{bucket}]")).collect::<Vec<_>>().join(" and "),
+        paths.iter().map(|path| path.join(" > ")).collect::<Vec<_>>().join("; ")
+    )]
     Circle { buckets: Vec<usize>, paths: Vec<Vec<String>> },
     #[error("found `launch_after` and `launch_before`, expected one of them")]
     TwoLaunches,

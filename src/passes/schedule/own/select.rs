@@ -156,10 +156,15 @@ impl<'a> Names<'a> {
     fn matching(&self, wanted: &OwnMembers) -> Result<Vec<u32>, OwnFaultKind> {
         let graph = self.program.graph;
         let mut patterns = Vec::new();
+        let (mut above, mut below) = (NONE, None);
         for (field, pattern) in wanted.fields() {
-            patterns.push((field, read(pattern)?));
+            match field {
+                "above" => above = self.place(pattern)?,
+                "below" => below = Some(self.place(pattern)?),
+                _ => patterns.push((field, read(pattern)?)),
+            }
         }
-        if patterns.is_empty() {
+        if wanted.fields().next().is_none() {
             return Err(OwnFaultKind::NoMembers);
         }
         let holds = |place: u32, field: &str, pattern: &Glob| {
@@ -173,7 +178,11 @@ impl<'a> Names<'a> {
                 _ => graph.collective_inputs(id).iter().any(|&sent| self.is_from(sent, pattern)),
             }
         };
-        let all = |place: &u32| patterns.iter().all(|(field, pattern)| holds(*place, field, pattern));
+        let all = |place: &u32| {
+            *place < above
+                && below.is_none_or(|below| *place > below)
+                && patterns.iter().all(|(field, pattern)| holds(*place, field, pattern))
+        };
         let literal = patterns.iter().find(|(field, _)| *field == "name").and_then(|(_, pattern)| pattern.literal());
         let found: Vec<u32> = match literal {
             Some(name) => {
@@ -194,7 +203,7 @@ impl<'a> Names<'a> {
             other => format!("{other} `{pattern}`"),
         });
         let pattern = pattern.collect::<Vec<_>>().join(" with ");
-        if let [("name", glob)] = &patterns[..] {
+        if let ([("name", glob)], 1) = (&patterns[..], wanted.fields().count()) {
             let others = self.named(glob);
             if others.count > 0 {
                 return Err(OwnFaultKind::NoCollective { pattern, found: others });
