@@ -60,7 +60,7 @@ pub(super) fn place(program: &Program<'_>, all: &mut AllChosen, faults: &mut Vec
     };
     let asked: Vec<Option<u32>> = all.buckets.iter().map(|bucket| bucket.launch.map(|gap| gap.before)).collect();
     let (_, first_due) = due(program, all, &order, &asked);
-    let end = program.count() as u32 - 1;
+    let end = last(program);
     // Launches, as what comes before them has its place.
     let mut launches: Vec<Gap> = Vec::with_capacity(all.buckets.len());
     for (bucket, first_due) in all.buckets.iter().zip(&first_due) {
@@ -85,6 +85,11 @@ pub(super) fn place(program: &Program<'_>, all: &mut AllChosen, faults: &mut Vec
     let buckets = launches.iter().zip(&waits).map(|(&launch, &wait)| Placed { launch, wait }).collect();
     let ready = ready(program, all, &order, &mut launches, Some(&waits)).nodes;
     AllPlaced { buckets, ready: ready.into_iter().map(|limit| limit.before).collect() }
+}
+
+/// The place of the last node, which gives the outputs.
+fn last(program: &Program<'_>) -> u32 {
+    (program.count() as u32).saturating_sub(1)
 }
 
 /// What is wrong with where a bucket is launched and waited for.
@@ -265,7 +270,8 @@ struct Due {
 /// By place, and by bucket: before what it has to stand, where buckets are launched before these places, if that is known.
 fn due(program: &Program<'_>, all: &AllChosen, order: &[u32], launches: &[Option<u32>]) -> (Vec<Limit>, Vec<Due>) {
     let count = program.count();
-    let never = Limit { before: count as u32, by: count as u32 - 1 };
+    // Nothing stands behind the outputs.
+    let never = Limit { before: last(program), by: last(program) };
     let mut nodes = vec![never; count];
     let mut buckets = vec![Due { launch: never, wait: never }; all.buckets.len()];
     for unit in order.iter().rev() {

@@ -51,6 +51,7 @@ pub(super) fn chosen(program: &Program<'_>, own: &OwnPlan, faults: &mut Vec<OwnF
         }
     }
     // Places, now that it is known what moves.
+    let mut places = Vec::with_capacity(own.buckets.len());
     for (asked, bucket) in own.buckets.iter().enumerate() {
         let mut place = |field: &'static str, pattern: &Option<String>| {
             let pattern = pattern.as_deref()?;
@@ -70,9 +71,10 @@ pub(super) fn chosen(program: &Program<'_>, own: &OwnPlan, faults: &mut Vec<OwnF
         if bucket.launch_after.is_some() && bucket.launch_before.is_some() {
             faults.push(OwnFault { at: OwnPosition::of(asked), what: OwnFaultKind::TwoLaunches });
         }
-        for known in all.buckets.iter_mut().filter(|known| known.asked == asked) {
-            (known.launch, known.wait) = (after.or(before), wait);
-        }
+        places.push((after.or(before), wait));
+    }
+    for bucket in &mut all.buckets {
+        (bucket.launch, bucket.wait) = places[bucket.asked];
     }
     all
 }
