@@ -1,6 +1,7 @@
 //! `plan`: when collectives are launched, travel together and are waited for, so that the step ends sooner.
 
 mod costs;
+mod own;
 mod pictures;
 mod report;
 mod sweep;
@@ -48,6 +49,10 @@ pub struct PlanArgs {
     /// Passes that bucket it first, in text form, as for `rewrite`; launches and waits then only move
     #[arg(long, value_name = "TEXT")]
     pipeline: Option<Pipeline>,
+    /// A plan of your own, as JSON, in place of one that is looked for: which collectives travel together, by patterns of
+    /// names, and where each bucket is launched and waited for. All else stays as it is; docs/planning.md says how it is written
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["pipeline", "buckets", "effort", "sweep", "as_written"])]
+    own: Option<PathBuf>,
     #[command(flatten)]
     facts: FactsArgs,
     /// How many of the dearest waits to show
@@ -225,7 +230,10 @@ pub fn run(arguments: PlanArgs) -> Result<ExitStatus> {
         options.buckets = Buckets::Kept;
     }
     progress.set("planning".to_owned());
-    let planned = plan(graph, &costs, &options).map_err(refused)?;
+    let planned = match &arguments.own {
+        Some(path) => own::apply(path, graph, &label, &costs, cap_bytes)?,
+        None => plan(graph, &costs, &options).map_err(refused)?,
+    };
     progress.set("proving".to_owned());
     // What is written is what is proven, read back.
     let text = document.print();

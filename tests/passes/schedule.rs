@@ -5,6 +5,7 @@
 
 mod exhaustive;
 mod judged;
+mod own;
 mod refused;
 mod small;
 

@@ -13,6 +13,7 @@ mod manners;
 mod manuals;
 mod options;
 mod output;
+mod own_plan;
 mod pictures;
 mod plan;
 mod reading;

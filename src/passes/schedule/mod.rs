@@ -11,6 +11,9 @@ pub mod costs_json;
 mod flops;
 mod hull;
 pub mod nccl;
+pub mod own;
+#[cfg(feature = "serde")]
+pub mod own_json;
 mod problem;
 pub mod profile;
 #[cfg(feature = "serde")]
@@ -26,6 +29,7 @@ pub mod torch_model;
 pub use apply::ApplyError;
 pub use bounds::{Bound, LowerBound};
 pub use costs::{CopyCost, CostError, Costs, GroupCosts, MessageCost, Piece};
+pub use own::{OwnBucket, OwnFault, OwnMembers, OwnPlan, OwnPlanError, plan_own};
 pub use problem::PlanError;
 pub use profile::Profile;
 pub use spans::{Doing, Lane, Span};

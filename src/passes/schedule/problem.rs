@@ -228,6 +228,17 @@ impl Sources {
     }
 }
 
+/// Whether a call does no more than make a value.
+pub(super) fn is_quiet(effects: &EffectTable, id: NodeId) -> bool {
+    let effects = effects.get(id);
+    effects.writes.is_empty()
+        && effects.fence == Fence::Free
+        && !effects.sets_mode
+        && !effects.assumed
+        && !effects.launches
+        && matches!(effects.alias, Alias::Fresh | Alias::Of(_))
+}
+
 struct Builder<'a> {
     graph: &'a Graph,
     dependencies: &'a Dependencies,
@@ -258,14 +269,7 @@ impl<'a> Builder<'a> {
 
     /// Whether a call does more than make a value, or takes time.
     fn is_item(&self, id: NodeId) -> bool {
-        let effects = self.effects.get(id);
-        let quiet = effects.writes.is_empty()
-            && effects.fence == Fence::Free
-            && !effects.sets_mode
-            && !effects.assumed
-            && !effects.launches
-            && matches!(effects.alias, Alias::Fresh | Alias::Of(_));
-        !quiet || self.costs.compute_ns.get(self.graph.name_of(id)).is_some_and(|&ns| ns > 0)
+        !is_quiet(self.effects, id) || self.costs.compute_ns.get(self.graph.name_of(id)).is_some_and(|&ns| ns > 0)
     }
 
     /// Finds the items and what leads to each node.

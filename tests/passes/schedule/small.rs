@@ -15,7 +15,7 @@ use proptest::test_runner::TestCaseError;
 use std::path::Path;
 
 /// Each call takes some time, and each group has a cost for each kind.
-fn made_up(graph: &Graph) -> Costs {
+pub(super) fn made_up(graph: &Graph) -> Costs {
     let mut costs = Costs::default();
     for (at, &id) in graph.order().iter().enumerate() {
         if matches!(graph.node(id).op, Op::Call(_)) {
