@@ -201,6 +201,21 @@ impl MemoryUse {
     }
 }
 
+impl std::fmt::Display for MemoryUse {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { cap_bytes, before_bytes, before_at, after_bytes, unknown, cut, declined } = self;
+        write!(f, "at most {cap_bytes} bytes may be alive at once; {before_bytes} were")?;
+        if let Some(at) = before_at {
+            write!(f, ", at `{at}`")?;
+        }
+        write!(f, ", and {after_bytes} are; buckets cut: {cut}, collectives declined: {declined}")?;
+        if *unknown > 0 {
+            write!(f, "; values of unknown size, not counted: {unknown}")?;
+        }
+        Ok(())
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -81,7 +81,8 @@ pub struct BucketPlan {
 }
 
 impl std::fmt::Display for BucketPlan {
-    /// A line for the pass, one for each bucket, and one for each collective that was left alone, with the reason.
+    /// A line for the pass, one for each bucket, one for each collective that was left alone, with the reason, and one for the
+    /// cap on memory, if there is one.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Self { options, remarks, .. } = self;
         write!(f, "bucket-{}{{{options}}}: {} of {} merged", options.kind.word(), self.merged(), remarks.len())?;
@@ -93,7 +94,7 @@ impl std::fmt::Display for BucketPlan {
                 write!(f, "\n{}: {reason}", remark.name)?;
             }
         }
-        Ok(())
+        self.memory.as_ref().map_or(Ok(()), |memory| write!(f, "\nmemory: {memory}"))
     }
 }
 

@@ -368,6 +368,59 @@ fn what_moves_along_with_a_merge_counts() {
 }
 
 #[test]
+fn many_places_above_the_cap_are_mended_at_once_and_what_fits_stays_merged() {
+    let mut text = "a = input f32[8]; b = input f32[1024]\n".to_owned();
+    for nth in 0..60 {
+        // `g` and `h` do not fit, for `t` moves along, which is seen only in the merged graph; `k` and `l` do.
+        let block = "big = aten.mul.Tensor(b, b) : f32[1024]
+            g = all_gather(a, G:4); v = wait(g); k = all_gather(a, H:4); y = wait(k); l = all_gather(a, H:4); z = wait(l)
+            c = aten.neg.default(v) : f32[32]; d = aten.neg.default(c) : f32[32]; e = aten.neg.default(d) : f32[32]
+            n = aten.norm.default(big) : f32[1]
+            t = aten.mul.Tensor(b, b) : f32[1024]; s = aten.narrow_copy.default(t, 0, 0, 8) : f32[8]
+            h = all_gather(s, G:4); w = wait(h)
+            m = aten.add.Tensor(y, z) : f32[32]; o = aten.add.Tensor(m, w) : f32[32]; q = aten.add.Tensor(o, e) : f32[32]
+            r = aten.norm.default(q) : f32[1]\n";
+        for line in block.lines() {
+            let words = line.split_inclusive(|c: char| !c.is_alphanumeric() && c != '.' && c != '_');
+            for word in words {
+                let name = word.trim_end_matches(|c: char| !c.is_alphanumeric());
+                let local = matches!(name, "big" | "G" | "H")
+                    || (name.len() == 1 && !matches!(name, "a" | "b" | "0" | "4" | "8" | "1"));
+                let _ = match local {
+                    true => write!(text, "{name}_{nth}{}", &word[name.len()..]),
+                    false => write!(text, "{word}"),
+                };
+            }
+            text.push('\n');
+        }
+    }
+    let outputs: Vec<String> = (0..60).flat_map(|nth| [format!("n_{nth}"), format!("r_{nth}")]).collect();
+    let _ = writeln!(text, "output({})", outputs.join(", "));
+    let graph = read(&text);
+    let (after, reports) = run(&graph, "bucket-all-gather{cap=none,memory=+25%}");
+    assert!(peak_bytes(&after) <= peak_bytes(&graph) * 5 / 4);
+    assert!(prove(&graph, &after).is_equal());
+    let plan = reports[0].plan.as_ref().unwrap();
+    assert_eq!(plan.buckets.len(), 60);
+    assert_eq!(memory(&reports[0]).declined, 120);
+    assert!(plan.names(&graph).iter().all(|names| names[0].starts_with("k_") && names[1].starts_with("l_")));
+}
+
+#[test]
+fn the_rounds_of_xla_keep_one_cap() {
+    let graph = of_kind(BucketKind::AllReduce, 9);
+    let came = peak_bytes(&graph);
+    for cap in ["same", "+100%", "+200%", "none"] {
+        let pass = format!("bucket-all-reduce{{cap=1KiB,suggested=2KiB,policy=xla,memory={cap}}}");
+        let (after, reports) = run(&graph, &pass);
+        let cap_bytes = cap.parse::<MemoryCap>().unwrap().bytes(came);
+        assert!(cap_bytes.is_none_or(|cap| peak_bytes(&after) <= cap), "{cap}");
+        assert_eq!(reports[0].plan.as_ref().unwrap().memory.as_ref().map(|memory| memory.cap_bytes), cap_bytes);
+        assert!(prove(&graph, &after).is_equal());
+    }
+}
+
+#[test]
 fn a_second_run_under_a_cap_changes_nothing() {
     let graph = read(&reduced_at_once(11));
     for cap in ["3KiB", "4KiB", "6KiB"] {

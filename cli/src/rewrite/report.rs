@@ -258,7 +258,8 @@ impl GraphReport {
 fn warnings(report: &GraphReport) -> Vec<Warning> {
     let mut warnings = Vec::new();
     let Change { before, after } = report.peak_live_bytes;
-    if u128::from(after) * 10 > u128::from(before) * 11 {
+    // Whoever says what may be alive need not be told.
+    if report.memory.is_none() && u128::from(after) * 10 > u128::from(before) * 11 {
         let (from, to) = (human(before), human(after));
         warnings.push(Warning::Advice(format!(
             "graph `{}`: peak live bytes grow from {from} to {to}, by {:.1} %; a lower cap keeps less alive",
@@ -282,12 +283,14 @@ fn memory_warnings(graph: &str, memory: &MemoryReport) -> Vec<Warning> {
         let at = memory.at.as_ref().map_or_else(String::new, |at| format!(" at `{at}`"));
         let (needs, cap) = apart(before, cap);
         warnings.push(Warning::Advice(format!(
-            "graph `{graph}`: as it came, {needs} are alive at once{at}, above the cap of {cap}; nothing was merged that makes              it more"
+            "graph `{graph}`: as it came, {needs} are alive at once{at}, above the cap of {cap}; nothing was \
+             merged that makes it more"
         )));
     }
     if memory.unknown > 0 {
         warnings.push(Warning::Advice(format!(
-            "graph `{graph}`: the size of {} is not known, so that the cap on memory does not count {}; give their symbols              likely values",
+            "graph `{graph}`: the size of {} is not known, so that the cap on memory does not count {}; \
+             where it hangs on symbols, --hint gives them likely values",
             count(memory.unknown, "value"),
             if memory.unknown == 1 { "it" } else { "them" }
         )));
