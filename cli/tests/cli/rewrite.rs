@@ -181,7 +181,7 @@ fn reduced_at_once() -> String {
 
 #[test]
 fn a_cap_on_memory_cuts_buckets_and_names_what_is_declined_and_why() {
-    let folder = Folder::with("g.txt", &reduced_at_once());
+    let folder = Folder::with("g.txt", reduced_at_once());
     let ran = folder.run("rewrite g.txt --memory 10MiB --explain").expect(
         0,
         &[
@@ -207,7 +207,7 @@ fn a_cap_on_memory_cuts_buckets_and_names_what_is_declined_and_why() {
 
 #[test]
 fn words_for_a_cap_on_memory_are_those_of_plan() {
-    let folder = Folder::with("g.txt", &reduced_at_once());
+    let folder = Folder::with("g.txt", reduced_at_once());
     let free = folder.run("rewrite g.txt").expect(0, &["a lower cap keeps less alive"]);
     let unlimited = folder.run("rewrite g.txt --memory none").expect(0, &[]);
     assert_eq!(unlimited.out(), free.out());
@@ -226,7 +226,7 @@ fn words_for_a_cap_on_memory_are_those_of_plan() {
 
 #[test]
 fn a_graph_above_its_cap_on_memory_and_values_of_unknown_size_are_warned_of() {
-    let folder = Folder::with("g.txt", &reduced_at_once());
+    let folder = Folder::with("g.txt", reduced_at_once());
     folder.run("rewrite g.txt --memory 1KiB").expect(
         0,
         &[
@@ -252,7 +252,7 @@ fn a_graph_above_its_cap_on_memory_and_values_of_unknown_size_are_warned_of() {
 fn ranks_that_are_rewritten_together_keep_a_cap_on_memory() {
     let graph = format!("group G0:2 = [[0, 1]]\n{}", reduced_at_once());
     let folder = Folder::with("g0.txt", &graph);
-    folder.write("g1.txt", &graph.replace("n0 =", "big = aten.mul.Tensor(x, x) : f32[262144]\nn0 ="));
+    folder.write("g1.txt", graph.replace("n0 =", "big = aten.mul.Tensor(x, x) : f32[262144]\nn0 ="));
     folder.run("rewrite g0.txt g1.txt --memory 10MiB -o out{rank}.txt").expect(0, &["cap on memory 10.0 MiB"]);
     let members = |file: &str| folder.read(file).matches("members=[").count();
     assert_eq!((members("out0.txt"), members("out1.txt")), (1, 1));

@@ -76,14 +76,10 @@ fn stretches(alive: &[i128], limit_bytes: u64) -> Vec<(u32, i128)> {
     let mut inside = false;
     for (place, &bytes) in alive.iter().enumerate() {
         let above = bytes > i128::from(limit_bytes);
-        match found.last_mut() {
-            Some(worst) if above && inside => {
-                if bytes > worst.1 {
-                    *worst = (place as u32, bytes);
-                }
-            }
-            _ if above => found.push((place as u32, bytes)),
-            _ => {}
+        if above && !inside {
+            found.push((place as u32, bytes));
+        } else if above && let Some(worst) = found.last_mut().filter(|worst| bytes > worst.1) {
+            *worst = (place as u32, bytes);
         }
         inside = above;
     }
