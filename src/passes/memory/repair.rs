@@ -66,8 +66,7 @@ pub(super) fn cuts<T: Trial>(
             }
         }
     }
-    let nobody = Passed { rank: 0, at: graphs[0].0.order()[0], alive_bytes: 0 };
-    Cuts { places, passed: passed.unwrap_or(nobody) }
+    Cuts { places, passed: passed.expect("one of the graphs is above its limit") }
 }
 
 /// The worst place of each stretch of places above the limit, and the bytes alive there.
@@ -122,7 +121,7 @@ fn named(graph: &Graph, merged: &Graph, place: u32) -> NodeId {
     let from = (place as usize).min(order.len());
     let known = |id: &&NodeId| id.index() < graph.arena_len();
     let found = order[from..].iter().find(known).or_else(|| order[..from].iter().rev().find(known));
-    *found.unwrap_or(&graph.order()[0])
+    *found.expect("a graph that has bytes alive has nodes, of which the merge made some from others")
 }
 
 /// Where buckets reach in a merged graph.
