@@ -368,7 +368,7 @@ proptest! {
         if !found.is_empty() || before.iter().any(|graph| bucketeer::ir::verify(graph).is_err()) {
             return Ok(());
         }
-        let pipeline = PIPELINES[which].replace("cap=none", &format!("cap=none,memory=+{share}%"));
+        let pipeline = PIPELINES[which].replace("cap=", &format!("memory=+{share}%,cap="));
         let mut after = before.clone();
         run(&pipeline, &mut after).unwrap();
         for (came, now) in peaks(&before).into_iter().zip(peaks(&after)) {
