@@ -10,6 +10,7 @@ mod synthetic;
 
 use bucketeer::ir::Dependencies;
 use bucketeer::passes::bucketing::{BucketKind, BucketOptions, plan};
+use bucketeer::passes::memory::MemoryCap;
 use bucketeer::passes::merge::merge;
 use bucketeer::passes::select::{Caps, Policy};
 use bucketeer_formats::fx::FxText;
@@ -18,17 +19,18 @@ use std::hint::black_box;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-/// A graph to time: series, size, kind, policy, cap in MiB (0 is none).
+/// A graph to time: series, size, kind, policy, cap in MiB (0 is none), cap on memory.
 struct Case {
     series: &'static str,
     collectives: usize,
     kind: BucketKind,
     policy: Policy,
     cap_mib: u64,
+    memory: MemoryCap,
 }
 
 const fn case(series: &'static str, collectives: usize, kind: BucketKind, cap_mib: u64) -> Case {
-    Case { series, collectives, kind, policy: Policy::Greedy, cap_mib }
+    Case { series, collectives, kind, policy: Policy::Greedy, cap_mib, memory: MemoryCap::None }
 }
 
 fn cases() -> Vec<Case> {
@@ -47,6 +49,17 @@ fn cases() -> Vec<Case> {
         cases.push(case("fsdp-cap-1MiB", collectives, AllGather, 1));
         cases.push(case("ddp-outputs", collectives, AllReduce, 3));
     }
+    // A cap on memory that all of the merges fit in, and one that cuts them: what the trial merge and the cuts cost.
+    for (series, memory) in [
+        ("fsdp-loose", MemoryCap::Bytes(1 << 50)),
+        ("fsdp-tight", MemoryCap::More(2_000)),
+        ("ddp-tight", MemoryCap::Same),
+    ] {
+        let kind = if series == "ddp-tight" { AllReduce } else { AllGather };
+        for collectives in [20_000, 200_000] {
+            cases.push(Case { memory, ..case(series, collectives, kind, 100) });
+        }
+    }
     for collectives in [100_000, 200_000] {
         cases.push(case("one-key", collectives, AllGather, 0));
         cases.push(case("alternating", collectives, AllGather, 1));
@@ -59,7 +72,7 @@ fn cases() -> Vec<Case> {
 
 fn text(series: &str, collectives: usize) -> String {
     match series {
-        "ddp" | "ddp-outputs" => synthetic::ddp(collectives),
+        "ddp" | "ddp-outputs" | "ddp-tight" => synthetic::ddp(collectives),
         "one-key" => synthetic::one_key(collectives),
         "alternating" => synthetic::alternating(collectives),
         "many-users" => synthetic::many_users(collectives),
@@ -133,7 +146,7 @@ fn run(case: &Case) {
     let mut module = module;
     let memory_read = peak_mib();
     let caps = if case.cap_mib == 0 { Caps::default() } else { Caps::bytes(case.cap_mib << 20) };
-    let options = BucketOptions { policy: case.policy, caps, ..BucketOptions::new(case.kind) };
+    let options = BucketOptions { policy: case.policy, caps, memory: case.memory, ..BucketOptions::new(case.kind) };
     let graph = &module.graphs()[0];
     let nodes = graph.order().len();
     let (select, (dependencies, chosen)) = least(tries, || {

@@ -97,6 +97,7 @@ impl clap::Args for BucketOptionArgs {
                     let arg = arg.value_name(list(words)).value_parser(choice(words)).hide_possible_values(true);
                     arg.num_args(0..=1).require_equals(true).default_missing_value("on")
                 }
+                Values::Memory => arg.value_name("CAP").allow_hyphen_values(true),
                 Values::Count => arg.value_name("N").allow_hyphen_values(true),
                 Values::List => {
                     arg.value_name(if flag == "group" { "NAME" } else { "PATTERN" }).action(ArgAction::Append)

@@ -15,9 +15,9 @@ use anyhow::{Result, anyhow, bail};
 use bucketeer::check::{self, Options};
 use bucketeer::ir::Graph;
 use bucketeer::passes::Pipeline;
+use bucketeer::passes::memory::MemoryCap;
 use bucketeer::passes::schedule::{Buckets, Effort, PlanError, ScheduleOptions, Timeline, plan};
 use bucketeer_formats::{Document, Format};
-use bucketeer_types::sizes::parse_bytes;
 use costs::CostsArgs;
 use pictures::Shown;
 use std::path::PathBuf;
@@ -102,54 +102,6 @@ impl From<EffortWord> for Effort {
             EffortWord::Low => Self::Low,
             EffortWord::Default => Self::Default,
             EffortWord::High => Self::High,
-        }
-    }
-}
-
-/// A cap, in words: it depends on what the graph needs as it stands.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum MemoryCap {
-    Normal,
-    Same,
-    /// Hundredths of a percent more.
-    More(u64),
-    Bytes(u64),
-    None,
-}
-
-impl std::str::FromStr for MemoryCap {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let expected = "expected normal, same, none, a share such as +5%, or a size such as 80GB";
-        Ok(match text {
-            "normal" => Self::Normal,
-            "same" => Self::Same,
-            "none" => Self::None,
-            _ => match text.strip_prefix('+') {
-                Some(share) => {
-                    let percent = share.strip_suffix('%').and_then(|number| number.parse::<f64>().ok());
-                    let percent = percent.filter(|percent| (0.0..=100_000.0).contains(percent)).ok_or(expected)?;
-                    Self::More((percent * 100.0).round() as u64)
-                }
-                None => Self::Bytes(parse_bytes(text).map_err(|error| format!("{error}; {expected}"))?),
-            },
-        })
-    }
-}
-
-impl MemoryCap {
-    /// The cap of a graph that needs so much as it stands.
-    fn bytes(self, peak_bytes: u64) -> Option<u64> {
-        match self {
-            Self::Normal => Some(peak_bytes.saturating_add((peak_bytes / 20).max(1 << 30))),
-            Self::Same => Some(peak_bytes),
-            Self::More(share) => {
-                let more = u128::from(peak_bytes) * u128::from(share) / 10_000;
-                Some(peak_bytes.saturating_add(u64::try_from(more).unwrap_or(u64::MAX)))
-            }
-            Self::Bytes(bytes) => Some(bytes),
-            Self::None => None,
         }
     }
 }
@@ -275,26 +227,6 @@ fn prove(label: &str, document: &Document, source: &Graph, result: &Graph) -> Re
                 source.name,
                 proof::undecided(&found, before, None)
             )
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_cap_is_a_word_a_share_or_a_size() {
-        let cap = |text: &str| text.parse::<MemoryCap>().map(|cap| cap.bytes(1 << 40));
-        assert_eq!(cap("normal"), Ok(Some((1 << 40) + (1 << 40) / 20)));
-        assert_eq!("normal".parse::<MemoryCap>().unwrap().bytes(1000), Some(1000 + (1 << 30)));
-        assert_eq!(cap("same"), Ok(Some(1 << 40)));
-        assert_eq!(cap("+0%"), Ok(Some(1 << 40)));
-        assert_eq!("+2.5%".parse::<MemoryCap>().unwrap().bytes(1000), Some(1025));
-        assert_eq!(cap("80GB"), Ok(Some(80_000_000_000)));
-        assert_eq!(cap("none"), Ok(None));
-        for text in ["+5", "+x%", "+-1%", "much", "-5%", ""] {
-            assert!(cap(text).unwrap_err().contains("expected normal"), "{text}");
         }
     }
 }

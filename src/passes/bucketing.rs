@@ -7,12 +7,17 @@
 //! the wait are harmless, because they read the shape, which follows from the input: `sym_size` and `sym_numel`.
 
 use super::filter::{Filter, Readers, XlaRules, only_wait, waited_elsewhere};
+use super::memory::MemoryCap;
+use super::memory::within::{Kept, Merged, Trial, within};
+use super::merge::{MergeError, merging_at, place_of};
+use super::order::{Place, stands_last};
 use super::own::BucketPolicy;
 use super::remarks::{Remarks, Scope};
 use super::rounds::Round;
 use super::select::{Candidate, PlanGraph, Policy, Selection, selected};
 use crate::ir::{Arg, Args, CollectiveKind, Dependencies, Graph, GroupId, NodeId, ProcessGroup, Slot, Spacing, Type};
 use indexmap::IndexSet;
+use smallvec::{SmallVec, smallvec};
 
 pub use super::filter::matches_pattern;
 pub use super::options::{
@@ -22,38 +27,115 @@ pub use super::plan::{Bucket, BucketKey, BucketPlan, Decision, Member, Reason, R
 
 /// Chooses the buckets of one kind. A pure function of graph and options; the graph must pass
 /// [`verify`](crate::ir::verify()).
+/// Where the options have a cap on memory, a copy of the graph is merged to see whether it is kept.
 #[must_use]
 pub fn plan(graph: &Graph, dependencies: &Dependencies, options: &BucketOptions) -> BucketPlan {
-    plan_round(graph, dependencies, options, Round::Only)
+    plan_round(graph, dependencies, options, Round::Only).0
 }
 
-/// Chooses the buckets among the collectives that a round looks at.
+/// Chooses the buckets among the collectives that a round looks at; with the graph merged so, where that was made to see
+/// whether a cap on memory is kept.
 pub(super) fn plan_round(
     graph: &Graph,
     dependencies: &Dependencies,
     options: &BucketOptions,
     round: Round,
-) -> BucketPlan {
+) -> (BucketPlan, Option<Merged>) {
     let view = View::new(graph, dependencies, options, round, None);
     let selection = selected(&view, options.policy, &options.caps);
-    planned(&view, &selection, options, Scope::OneGraph)
+    planned_within(&view, selection, options, None)
 }
 
+/// The plan that a selection stands for, or the part of it that is within the cap on memory. `own` says where launches go.
+pub(super) fn planned_within(
+    view: &View<'_>,
+    selection: Selection,
+    options: &BucketOptions,
+    own: Option<&dyn BucketPolicy>,
+) -> (BucketPlan, Option<Merged>) {
+    let planned =
+        |selection: &Selection, declined: &Declined| planned(view, selection, options, Scope::OneGraph, declined);
+    if options.memory == MemoryCap::None {
+        return (planned(&selection, &Declined::default()), None);
+    }
+    // What cannot be merged is found again, and said, where the plan is applied.
+    match within(&OneGraph { view, options, own }, options, selection.clone(), None) {
+        Err(_) => (planned(&selection, &Declined::default()), None),
+        Ok(Kept { selection, declined, memory, merged }) => {
+            let declined = declined.into_iter().next().unwrap_or_default();
+            let plan = BucketPlan { memory: memory.into_iter().next(), ..planned(&selection, &declined) };
+            (plan, merged.and_then(|merged| merged.into_iter().next()))
+        }
+    }
+}
+
+/// Why members were declined that would have passed a cap on memory.
+pub(super) type Declined = hashbrown::HashMap<NodeId, Reason, rustc_hash::FxBuildHasher>;
+
 /// The plan that a selection stands for.
-pub(super) fn planned(view: &View<'_>, selection: &Selection, options: &BucketOptions, scope: Scope) -> BucketPlan {
+pub(super) fn planned(
+    view: &View<'_>,
+    selection: &Selection,
+    options: &BucketOptions,
+    scope: Scope,
+    declined: &Declined,
+) -> BucketPlan {
+    let remarks = Remarks::new(view, selection, scope, declined).all();
+    BucketPlan { remarks, ..without_remarks(view, selection, options) }
+}
+
+/// The plan that a selection stands for, without a word on why.
+pub(super) fn without_remarks(view: &View<'_>, selection: &Selection, options: &BucketOptions) -> BucketPlan {
     let bucket = |slots: &Vec<usize>| Bucket {
         key: view.entry(slots[0]).key,
-        members: slots
-            .iter()
-            .map(|&slot| {
-                let entry = view.entry(slot);
-                Member { collective: view.node(slot), wait: view.node(entry.wait), bytes: entry.bytes }
-            })
-            .collect(),
+        members: slots.iter().map(|&slot| view.member(slot)).collect(),
     };
-    let buckets: Vec<Bucket> = selection.buckets.iter().map(bucket).collect();
-    let remarks = Remarks::new(view, selection, scope).all();
-    BucketPlan { options: options.clone(), buckets, remarks }
+    let buckets = selection.buckets.iter().map(bucket).collect();
+    BucketPlan { buckets, ..BucketPlan::empty(options.clone()) }
+}
+
+/// One graph, merged on trial.
+struct OneGraph<'a> {
+    view: &'a View<'a>,
+    options: &'a BucketOptions,
+    own: Option<&'a dyn BucketPolicy>,
+}
+
+impl OneGraph<'_> {
+    /// The plan of a selection, and where a rule of one's own has its launches go.
+    fn plan(&self, selection: &Selection) -> (BucketPlan, Option<Place>) {
+        let plan = match self.own {
+            None => without_remarks(self.view, selection, self.options),
+            Some(_) => planned(self.view, selection, self.options, Scope::OneGraph, &Declined::default()),
+        };
+        let place = self.own.and_then(|own| own.place(&plan));
+        (plan, place)
+    }
+}
+
+impl Trial for OneGraph<'_> {
+    type Error = MergeError;
+
+    fn graphs(&self) -> Vec<(&Graph, &Dependencies)> {
+        vec![(self.view.graph, self.view.dependencies)]
+    }
+
+    fn members(&self, node: usize) -> SmallVec<[(usize, Member); 2]> {
+        smallvec![(0, self.view.member(node))]
+    }
+
+    fn stands_last(&self, selection: &Selection) -> Vec<bool> {
+        let (plan, place) = self.plan(selection);
+        let dependencies = self.view.dependencies;
+        stands_last(dependencies, &selection.buckets, place_of(dependencies, &plan, place))
+    }
+
+    fn merge(&self, selection: &Selection) -> Result<Vec<Merged>, MergeError> {
+        let (plan, place) = self.plan(selection);
+        let mut graph = self.view.graph.clone();
+        let merging = merging_at(&mut graph, self.view.dependencies, &plan, place)?;
+        Ok(vec![Merged { graph, merging }])
+    }
 }
 
 /// Bytes a collective is counted with: the larger of input and output. `None` when a size is symbolic without a hint.
@@ -135,6 +217,11 @@ impl<'a> View<'a> {
                 Some(1) if options.policy != Policy::Xla => Err(Reason::OneRank),
                 _ => options.allows_member(bytes).map(|()| wait),
             });
+            // What is not known cannot be kept within a cap on memory.
+            let checked = checked.and_then(|wait| match collective_bytes(graph, id) {
+                None if options.memory != MemoryCap::None => Err(Reason::SizeUnknown),
+                _ => Ok(wait),
+            });
             let checked = checked.and_then(|wait| {
                 let mut values = graph.collective_inputs(id).iter().chain([&id, &wait]);
                 if values.any(|&id| dependencies.is_restated(id)) { Err(Reason::Restated) } else { Ok(wait) }
@@ -173,6 +260,12 @@ impl<'a> View<'a> {
 
     pub(super) fn entry(&self, slot: usize) -> &Entry {
         &self.entries[self.index[slot] as usize]
+    }
+
+    /// The candidate in a slot, as a member of a bucket.
+    pub(super) fn member(&self, slot: usize) -> Member {
+        let entry = self.entry(slot);
+        Member { collective: self.node(slot), wait: self.node(entry.wait), bytes: entry.bytes }
     }
 
     /// What there is to know of the slot's collective, if it is a candidate.

@@ -87,18 +87,33 @@ pub fn merge_at(
     plan: &BucketPlan,
     place: Option<Place>,
 ) -> Result<MergeReport, MergeError> {
+    merging_at(graph, dependencies, plan, place).map(|merging| merging.report)
+}
+
+/// What a merge did, and where.
+#[derive(Default)]
+pub(super) struct Merging {
+    pub(super) report: MergeReport,
+    /// By bucket: its launch, if it has any bytes.
+    pub(super) launches: Vec<Option<NodeId>>,
+    /// The nodes that changed their place relative to the rest.
+    pub(super) moved: Vec<NodeId>,
+}
+
+/// As [`merge_at`], and says what it did where.
+pub(super) fn merging_at(
+    graph: &mut Graph,
+    dependencies: &Dependencies,
+    plan: &BucketPlan,
+    place: Option<Place>,
+) -> Result<Merging, MergeError> {
     if plan.buckets.is_empty() {
-        return Ok(MergeReport::default());
+        return Ok(Merging::default());
     }
     check_sums(graph, plan)?;
     let readers = SizeReaders::of(graph, &plan.buckets);
     let (slots, bucket_of) = slots_of(graph, dependencies, plan);
-    let place = match (dependencies.keeps_schedule(), place) {
-        (true, _) => Place::Last,
-        (false, Some(place)) => place,
-        (false, None) if late(plan) => Place::BestOrLast,
-        (false, None) => Place::BestOrFirst,
-    };
+    let place = place_of(dependencies, plan, place);
     let order = reorder(dependencies, &slots, &readers.adjusted(dependencies), place);
     let order = order.map_err(|Cycle { bucket }| MergeError::Cycle {
         members: plan.buckets[bucket_of[bucket]]
@@ -110,6 +125,16 @@ pub fn merge_at(
     Ok(merge_in_order(graph, dependencies, plan, readers, &order))
 }
 
+/// Where the launches of a plan go, if a place of one's own was asked for or not.
+pub(super) fn place_of(dependencies: &Dependencies, plan: &BucketPlan, own: Option<Place>) -> Place {
+    match (dependencies.keeps_schedule(), own) {
+        (true, _) => Place::Last,
+        (false, Some(place)) => place,
+        (false, None) if late(plan) => Place::BestOrLast,
+        (false, None) => Place::BestOrFirst,
+    }
+}
+
 /// Applies a plan whose sums are checked, with its launches in the places that `order` gives them.
 pub(super) fn merge_in_order(
     graph: &mut Graph,
@@ -117,11 +142,10 @@ pub(super) fn merge_in_order(
     plan: &BucketPlan,
     readers: SizeReaders,
     order: &Reordering,
-) -> MergeReport {
+) -> Merging {
     let mut rewrite = Rewrite::new(graph, dependencies, plan, readers, order.slots.len());
     rewrite.run(dependencies, order);
-    let moved = order.moved.iter().filter(|&&slot| dependencies.node(slot).is_some()).count();
-    rewrite.finish(moved)
+    rewrite.finish(order.moved.iter().filter_map(|&slot| dependencies.node(slot)).collect())
 }
 
 /// The slots of each bucket's members, in pack order, and the bucket of each of these lists. Where nothing is launched,
@@ -228,6 +252,15 @@ struct Part {
     source: Option<NodeId>,
 }
 
+/// Whether a result that lies in a bucket's buffer is copied out of it.
+pub(super) fn is_copied_out(dependencies: &Dependencies, unpack: Unpack, member: &Member) -> bool {
+    match unpack {
+        Unpack::Auto => dependencies.is_written(member.wait) || dependencies.escapes(member.wait),
+        Unpack::Views => dependencies.is_written(member.wait) || dependencies.is_seen(member.wait),
+        Unpack::Copies => true,
+    }
+}
+
 struct Rewrite<'a> {
     emit: Emitter<'a>,
     plan: &'a BucketPlan,
@@ -258,11 +291,7 @@ impl<'a> Rewrite<'a> {
                 unpacks[member.wait.index()] = Some((index as u32, nth as u32));
             }
         }
-        let copy = |member: &Member| match plan.options.unpack {
-            Unpack::Auto => dependencies.is_written(member.wait) || dependencies.escapes(member.wait),
-            Unpack::Views => dependencies.is_written(member.wait) || dependencies.is_seen(member.wait),
-            Unpack::Copies => true,
-        };
+        let copy = |member: &Member| is_copied_out(dependencies, plan.options.unpack, member);
         let copies = plan.buckets.iter().map(|bucket| bucket.members.iter().map(copy).collect()).collect();
         let made = vec![Made::default(); plan.buckets.len()];
         let emit = Emitter::new(graph, capacity + capacity / 4);
@@ -294,17 +323,19 @@ impl<'a> Rewrite<'a> {
         }
     }
 
-    fn finish(self, moved: usize) -> MergeReport {
+    fn finish(self, moved: Vec<NodeId>) -> Merging {
         let Self { emit, made, bucket_of, copied, .. } = self;
         let Emitter { graph, order, .. } = emit;
         graph.set_order(order);
-        let launches: Vec<NodeId> = made.iter().filter_map(|made| made.launch).collect();
+        let launches: Vec<Option<NodeId>> = made.iter().map(|made| made.launch).collect();
         let launch_of = |id: NodeId| match bucket_of.get(id.index()) {
             Some(&bucket) if bucket != u32::MAX => made[bucket as usize].launch.unwrap_or(id),
             _ => id,
         };
         let dropped_wishes = move_control(graph, launch_of);
-        MergeReport { launches, moved, copied, dropped_wishes }
+        let merged = launches.iter().copied().flatten().collect();
+        let report = MergeReport { launches: merged, moved: moved.len(), copied, dropped_wishes };
+        Merging { report, launches, moved }
     }
 
     /// Gives a reader of a member's size the size of the member's input, multiplied or divided as the collective does.

@@ -11,6 +11,7 @@ mod emit;
 mod filter;
 pub mod liveness;
 pub mod lowering;
+pub mod memory;
 pub mod merge;
 pub mod options;
 pub mod order;

@@ -4,6 +4,7 @@ mod table;
 
 pub use table::OPTIONS;
 
+use super::memory::MemoryCap;
 use super::plan::Reason;
 use super::select::{Caps, Policy};
 use crate::ir::{CollectiveKind, Graph, NodeId};
@@ -158,6 +159,11 @@ pub struct BucketOptions {
     /// Largest collective that is worth copying into a bucket; `None` is no limit. Where ranks share memory, a copy of
     /// more than some ten KiB takes longer than the launch that it saves.
     pub max_member_bytes: Option<u64>,
+    /// The most bytes that may be alive at once in the graph after the pass, as [`Alive`](super::memory::Alive) counts them.
+    /// Where it says how much more than the graph needs as it stands, that is the graph as it came to the pass, and in a
+    /// [`Pipeline`](super::Pipeline) the one that came to the first pass. A graph that is above it already is not put further
+    /// above it.
+    pub memory: MemoryCap,
     /// Whether gathers of different dtypes may travel together.
     pub mixed_dtype: MixedDtype,
     /// How members are put together.
@@ -196,6 +202,7 @@ impl BucketOptions {
             caps: Caps::bytes(kind.default_cap_bytes()),
             suggested_cap_bytes: None,
             max_member_bytes: None,
+            memory: MemoryCap::None,
             mixed_dtype: MixedDtype::default(),
             mode: if kind == BucketKind::Permute { Mode::Coalesced } else { Mode::default() },
             unpack: Unpack::default(),
@@ -230,10 +237,12 @@ impl BucketOptions {
     }
 
     /// Whether a second look at a graph could find more than the first: `adjacent` drops members that its own merges
-    /// make neighbours, `xla` ends buckets that a later one could fill, and a list of caps begins again at its head. A
-    /// graph that has merged collectives of the kind is left alone then, so that a run on its own output changes nothing.
+    /// make neighbours, `xla` ends buckets that a later one could fill, a list of caps begins again at its head, and what a
+    /// cap on memory kept apart could travel with other such. A graph that has merged collectives of the kind is left alone then, so that a run on its own output changes nothing.
     pub(super) fn looks_once(&self) -> bool {
-        self.policy != Policy::Greedy || self.caps.cap_bytes.windows(2).any(|caps| caps[0] != caps[1])
+        self.policy != Policy::Greedy
+            || self.memory != MemoryCap::None
+            || self.caps.cap_bytes.windows(2).any(|caps| caps[0] != caps[1])
     }
 
     /// Whether a collective of that size is worth copying.
@@ -285,6 +294,8 @@ pub enum Values {
     Caps,
     /// A whole number of at least 1.
     Count,
+    /// A cap on memory, as [`MemoryCap`] reads it.
+    Memory,
     /// Names or patterns.
     List,
 }

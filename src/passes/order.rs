@@ -115,6 +115,17 @@ pub fn reorder<S: Slots>(
     Ok(Reordering { slots: builder.out, moved: builder.moved })
 }
 
+/// By bucket: whether its launch stands at its last member rather than its first, if no other bucket were there.
+pub(super) fn stands_last<S: Slots>(dependencies: &S, buckets: &[Members], place: Place) -> Vec<bool> {
+    let mut bucket_of = vec![NONE; dependencies.count()];
+    for (index, members) in buckets.iter().enumerate() {
+        members.iter().for_each(|&slot| bucket_of[slot] = index as u32);
+    }
+    let quotient = Quotient { dependencies, buckets, adjusted: &Adjusted::default(), bucket_of };
+    let anchors = quotient.anchors(place);
+    anchors.into_iter().zip(buckets).map(|(anchor, members)| anchor == span(members).1).collect()
+}
+
 const NONE: u32 = u32::MAX;
 
 /// The slots with each bucket as one node, named by its first member.

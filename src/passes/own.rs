@@ -5,11 +5,10 @@
 //! verifies what it makes. What is legal stays decided here: a rule that asks for a loop, for members that differ or for
 //! more than a cap is refused, and a rewrite is proven as any other.
 
-use super::bucketing::{BucketOptions, BucketPlan, View, planned};
+use super::bucketing::{BucketOptions, BucketPlan, View, planned_within};
 use super::merge::{MergeError, merge_at};
 use super::order::Place;
 use super::pipeline::PassReport;
-use super::remarks::Scope;
 use super::rounds::Round;
 use super::select::{Outcome, PlanGraph, Refusal, Selection, selected};
 use crate::ir::{Dependencies, Graph, NodeId};
@@ -189,7 +188,7 @@ pub fn plan_with(
         None => selected(&view, options.policy, &options.caps),
         Some(chosen) => checked(&view, &slots, options, policy.name(), &chosen)?,
     };
-    Ok(planned(&view, &selection, options, Scope::OneGraph))
+    Ok(planned_within(&view, selection, options, Some(policy)).0)
 }
 
 /// A choice as a selection, if it keeps to the rules.

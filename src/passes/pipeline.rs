@@ -2,12 +2,14 @@
 
 use super::bucketing::{BucketKind, BucketOptions, BucketPlan, OptionError};
 use super::duplicates::{DuplicateStats, dedupe_collectives};
+use super::memory::{Alive, MemoryCap, MemoryUse};
 use super::merge::{MergeError, MergeReport};
 use super::own::OwnPass;
 use super::rounds::bucket;
 use super::trivial::fold_trivial;
 use super::waits::dedupe_waits;
 use crate::ir::{Dependencies, Graph};
+use std::borrow::Cow;
 use std::fmt;
 use std::str::FromStr;
 use std::time::{Duration, Instant};
@@ -38,6 +40,19 @@ impl Pass {
             Self::DedupeCollectives => "dedupe-collectives",
             Self::Bucket(options) => bucket_name(options.kind),
             Self::Own(OwnPass(pass)) => pass.name(),
+        }
+    }
+}
+
+impl Pass {
+    /// The pass on a graph that needed so many bytes when it came to the pipeline, if that counts.
+    pub(super) fn of_graph(&self, came_with_bytes: Option<u64>) -> Cow<'_, Self> {
+        match (self, came_with_bytes) {
+            (Self::Bucket(options), Some(bytes)) if options.memory.is_relative() => {
+                let memory = options.memory.bytes(bytes).map_or(options.memory, MemoryCap::Bytes);
+                Cow::Owned(Self::Bucket(BucketOptions { memory, ..options.clone() }))
+            }
+            _ => Cow::Borrowed(self),
         }
     }
 }
@@ -159,6 +174,11 @@ impl Pipeline {
         Self::rewrite(BucketKind::ALL.into_iter().filter(|kind| kind.is_default()).map(BucketOptions::new).collect())
     }
 
+    /// Whether a cap on memory depends on what a graph needs as it stands.
+    pub(super) fn has_relative_cap(&self) -> bool {
+        self.passes.iter().any(|pass| matches!(pass, Pass::Bucket(options) if options.memory.is_relative()))
+    }
+
     /// Runs the passes. The graph is verified before the first, and after each one that changed
     /// it.
     ///
@@ -179,10 +199,11 @@ impl Pipeline {
     ) -> Result<Vec<PassReport>, PipelineError> {
         crate::ir::verify::verify(graph).map_err(PipelineError::Input)?;
         let mut reports = Vec::with_capacity(self.passes.len());
+        let came = self.has_relative_cap().then(|| Alive::of(graph).peak_bytes);
         for pass in &self.passes {
             watch(pass);
             let start = Instant::now();
-            let mut report = run_pass(pass, graph)?;
+            let mut report = run_pass(&pass.of_graph(came), graph)?;
             report.time = start.elapsed();
             if report.changed() {
                 crate::ir::verify::verify(graph)
@@ -206,7 +227,8 @@ pub(super) fn run_pass(pass: &Pass, graph: &mut Graph) -> Result<PassReport, Pip
             report.duplicates = Some(stats);
         }
         Pass::Bucket(options) if !options.applies_to(graph) => {
-            report.plan = Some(BucketPlan { options: options.clone(), buckets: Vec::new(), remarks: Vec::new() });
+            report.plan =
+                Some(BucketPlan { memory: MemoryUse::of(graph, options.memory), ..BucketPlan::empty(options.clone()) });
             report.merge = Some(MergeReport::default());
         }
         Pass::Own(OwnPass(own)) => {

@@ -1,5 +1,6 @@
 //! What a bucket pass decides: buckets and remarks, as plain values.
 
+use super::memory::MemoryUse;
 use super::options::BucketOptions;
 use crate::ir::{CollectiveKind, DType, Graph, GroupId, NodeId, Order, RegionId, Variant};
 
@@ -75,10 +76,13 @@ pub struct BucketPlan {
     pub buckets: Vec<Bucket>,
     /// One for each collective of the kind, in issue order.
     pub remarks: Vec<Remark>,
+    /// What was done to keep the cap on memory, if there is one.
+    pub memory: Option<MemoryUse>,
 }
 
 impl std::fmt::Display for BucketPlan {
-    /// A line for the pass, one for each bucket, and one for each collective that was left alone, with the reason.
+    /// A line for the pass, one for each bucket, one for each collective that was left alone, with the reason, and one for the
+    /// cap on memory, if there is one.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Self { options, remarks, .. } = self;
         write!(f, "bucket-{}{{{options}}}: {} of {} merged", options.kind.word(), self.merged(), remarks.len())?;
@@ -90,11 +94,16 @@ impl std::fmt::Display for BucketPlan {
                 write!(f, "\n{}: {reason}", remark.name)?;
             }
         }
-        Ok(())
+        self.memory.as_ref().map_or(Ok(()), |memory| write!(f, "\nmemory: {memory}"))
     }
 }
 
 impl BucketPlan {
+    /// The plan that merges nothing.
+    pub(super) fn empty(options: BucketOptions) -> Self {
+        Self { options, buckets: Vec::new(), remarks: Vec::new(), memory: None }
+    }
+
     /// Names of the members, bucket by bucket, in the order in which the graph launches them.
     pub(super) fn remarked_names(&self) -> Vec<Vec<&str>> {
         let mut names = vec![Vec::new(); self.buckets.len()];
@@ -215,6 +224,15 @@ pub enum Reason {
         /// Why that rank cannot, if its graph says.
         because: Box<Reason>,
     },
+    /// With its bucket, or the part of it that it could have joined, more would be alive at once than may be.
+    MemoryCap {
+        /// A node at which that would be so.
+        at: String,
+        /// How many bytes would be alive there.
+        alive_bytes: u64,
+        /// How many may be: the cap on memory, or what the graph needed before if that is more.
+        limit_bytes: u64,
+    },
     /// The user's own policy left it alone.
     NotChosen,
     /// It is the only one of its kind.
@@ -256,6 +274,7 @@ impl Reason {
             Self::LookedAt => "looked at before",
             Self::KeyDiffers { .. } => "key differs",
             Self::AtAnotherRank { .. } => "at another rank",
+            Self::MemoryCap { .. } => "memory cap",
             Self::NotChosen => "not chosen",
             Self::NoPartner => "no partner",
         }
@@ -297,11 +316,19 @@ impl std::fmt::Display for Reason {
                 }
             }
             Self::NotAdjacent => f.write_str("no neighbour in wait order has its key"),
-            Self::LookedAt => f.write_str("already bucketed; this policy, or a list of caps, buckets a graph once"),
+            Self::LookedAt => {
+                f.write_str("already bucketed; this policy, a list of caps or a cap on memory buckets a graph once")
+            }
             Self::KeyDiffers { from, fields } => {
                 write!(f, "key differs from that of `{from}`, the nearest: {}", fields.join(", "))
             }
             Self::AtAnotherRank { rank, because } => write!(f, "cannot be merged on rank {rank}: {because}"),
+            Self::MemoryCap { at, alive_bytes, limit_bytes } => {
+                write!(
+                    f,
+                    "declined: {alive_bytes} bytes would be alive at once at `{at}`; at most {limit_bytes} may be"
+                )
+            }
             Self::NotChosen => f.write_str("the policy did not choose it"),
             Self::NoPartner => f.write_str("the only one of its kind"),
         }

@@ -4,6 +4,8 @@ use super::bucketing::{View, collective_bytes};
 use super::plan::{Decision, Reason, Remark};
 use super::select::{Refusal, Selection};
 use crate::ir::{NodeId, Order};
+use hashbrown::HashMap;
+use rustc_hash::FxBuildHasher;
 use std::collections::VecDeque;
 
 /// Steps all searches for paths of one plan may take together, and the longest path that is written out.
@@ -27,14 +29,21 @@ pub(super) struct Remarks<'a> {
     view: &'a View<'a>,
     selection: &'a Selection,
     scope: Scope,
+    /// Why members were declined that would have passed a cap on memory.
+    declined: &'a HashMap<NodeId, Reason, FxBuildHasher>,
     budget: usize,
     /// By slot: bucket + 1, or 0; made when a path is first asked for.
     group_of: Option<Vec<u32>>,
 }
 
 impl<'a> Remarks<'a> {
-    pub(super) const fn new(view: &'a View<'a>, selection: &'a Selection, scope: Scope) -> Self {
-        Self { view, selection, scope, budget: PATH_BUDGET, group_of: None }
+    pub(super) const fn new(
+        view: &'a View<'a>,
+        selection: &'a Selection,
+        scope: Scope,
+        declined: &'a HashMap<NodeId, Reason, FxBuildHasher>,
+    ) -> Self {
+        Self { view, selection, scope, declined, budget: PATH_BUDGET, group_of: None }
     }
 
     pub(super) fn all(mut self) -> Vec<Remark> {
@@ -76,6 +85,7 @@ impl<'a> Remarks<'a> {
             Refusal::SizeUnknown => Reason::SizeUnknown,
             Refusal::CapReached { other } => Reason::CapReached { other: name(other) },
             Refusal::NotAdjacent => Reason::NotAdjacent,
+            Refusal::MemoryCap => self.declined.get(&id).cloned().unwrap_or(Reason::NotChosen),
             Refusal::NotChosen => Reason::NotChosen,
             Refusal::Dependent { other } => {
                 let (first, last) = (other.min(slot), other.max(slot));

@@ -6,6 +6,8 @@
 //! to their own. Each time sees the merges of the times before.
 
 use super::bucketing::{BucketOptions, BucketPlan, Decision, Reason, plan_round};
+use super::memory::within::Merged;
+use super::memory::{Alive, MemoryCap};
 use super::merge::{MergeError, MergeReport, merge};
 use crate::ir::{Dependencies, Graph, NodeId};
 
@@ -40,16 +42,24 @@ impl Round {
 
 /// Merges the collectives of one kind.
 pub(super) fn bucket(graph: &mut Graph, options: &BucketOptions) -> Result<(BucketPlan, MergeReport), MergeError> {
-    let mut known = BucketPlan { options: options.clone(), buckets: Vec::new(), remarks: Vec::new() };
+    let mut known = BucketPlan::empty(options.clone());
     let mut done = MergeReport::default();
+    let memory = resolved(options.memory, graph);
     for &round in Round::of(options) {
         let mut options = options.clone();
         if let (Round::Pipelined | Round::Sync, Some(cap)) = (round, options.suggested_cap_bytes) {
             options.caps.cap_bytes = vec![cap];
         }
+        options.memory = memory;
         let dependencies = Dependencies::keeping_schedule(graph);
-        let plan = plan_round(graph, &dependencies, &options, round);
-        let report = merge(graph, &dependencies, &plan)?;
+        let (plan, merged) = plan_round(graph, &dependencies, &options, round);
+        let report = match merged {
+            None => merge(graph, &dependencies, &plan)?,
+            Some(Merged { graph: merged, merging }) => {
+                *graph = merged;
+                merging.report
+            }
+        };
         done.launches.extend(report.launches);
         done.moved += report.moved;
         done.copied += report.copied;
@@ -59,11 +69,21 @@ pub(super) fn bucket(graph: &mut Graph, options: &BucketOptions) -> Result<(Buck
     Ok((known, done))
 }
 
+/// A cap in bytes, of the graph as it stands.
+pub(super) fn resolved(cap: MemoryCap, graph: &Graph) -> MemoryCap {
+    let bytes = if cap.is_relative() { cap.bytes(Alive::of(graph).peak_bytes) } else { None };
+    bytes.map_or(cap, MemoryCap::Bytes)
+}
+
 /// Adds what a later round decided. Of merged collectives that it saw nothing is said, and of what was merged before
 /// nothing else.
 fn add(known: &mut BucketPlan, mut later: BucketPlan) {
     let first = known.buckets.len();
     known.buckets.append(&mut later.buckets);
+    known.memory = match (known.memory.take(), later.memory.take()) {
+        (Some(known), Some(later)) => Some(known.followed_by(later)),
+        (known, later) => known.or(later),
+    };
     for remark in &mut later.remarks {
         if let Decision::Merged { bucket } = &mut remark.decision {
             *bucket += first;

@@ -140,6 +140,8 @@ pub enum Refusal {
     },
     /// No neighbour in wait order has its key, though others do.
     NotAdjacent,
+    /// With its bucket, more bytes would have been alive at once than may be. [`select`] does not look at that.
+    MemoryCap,
     /// A rule of the user's own did not choose it.
     NotChosen,
     /// No other candidate has its key.
@@ -156,6 +158,7 @@ impl Refusal {
             Self::CapReached { .. } => "cap reached",
             Self::Dependent { .. } => "dependent",
             Self::NotAdjacent => "not adjacent",
+            Self::MemoryCap => "memory cap",
             Self::NotChosen => "not chosen",
             Self::NoPartner => "no partner",
         }
@@ -170,6 +173,7 @@ impl fmt::Display for Refusal {
             Self::CapReached { other } => write!(f, "cap reached: does not fit with node {other}"),
             Self::Dependent { other } => write!(f, "dependent: cannot travel with node {other}"),
             Self::NotAdjacent => f.write_str("no neighbour in wait order has its key"),
+            Self::MemoryCap => f.write_str("declined: more bytes would be alive at once than may be"),
             Self::NotChosen => f.write_str("the policy did not choose it"),
             Self::NoPartner => f.write_str("no other candidate has its key"),
         }

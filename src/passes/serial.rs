@@ -3,6 +3,7 @@
 //! Options are their text, which holds what differs from the defaults: a new option changes no file that was written
 //! before.
 
+use super::memory::MemoryUse;
 use super::pipeline::PassReport;
 use super::plan::{BucketPlan, Decision, Remark};
 use super::select::{Outcome, Refusal, Selection};
@@ -28,12 +29,30 @@ impl Serialize for Remark {
 
 impl Serialize for BucketPlan {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut plan = serializer.serialize_struct("BucketPlan", 4)?;
+        let fields = 4 + usize::from(self.memory.is_some());
+        let mut plan = serializer.serialize_struct("BucketPlan", fields)?;
         plan.serialize_field("kind", self.options.kind.name())?;
         plan.serialize_field("options", &self.options.to_string())?;
         plan.serialize_field("buckets", &self.remarked_names())?;
         plan.serialize_field("remarks", &self.remarks)?;
+        if let Some(memory) = &self.memory {
+            plan.serialize_field("memory", memory)?;
+        }
         plan.end()
+    }
+}
+
+impl Serialize for MemoryUse {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut memory = serializer.serialize_struct("MemoryUse", 7)?;
+        memory.serialize_field("cap_bytes", &self.cap_bytes)?;
+        memory.serialize_field("before_bytes", &self.before_bytes)?;
+        memory.serialize_field("before_at", &self.before_at)?;
+        memory.serialize_field("after_bytes", &self.after_bytes)?;
+        memory.serialize_field("unknown", &self.unknown)?;
+        memory.serialize_field("cut", &self.cut)?;
+        memory.serialize_field("declined", &self.declined)?;
+        memory.end()
     }
 }
 

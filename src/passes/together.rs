@@ -21,13 +21,16 @@
 mod joint;
 mod replica_groups;
 
-use super::bucketing::{BucketOptions, BucketPlan, View, planned};
-use super::merge::{MergeError, MergeReport, SizeReaders, check_sums, late, merge_in_order};
-use super::order::{Adjusted, Cycle, Place, Reordering, reorder};
+use super::bucketing::{BucketOptions, BucketPlan, Declined, View, planned, without_remarks};
+use super::memory::within::{Kept, Merged, Trial, within};
+use super::memory::{Alive, MemoryCap};
+use super::merge::{MergeError, Merging, SizeReaders, check_sums, late, merge_in_order};
+use super::order::{Adjusted, Cycle, Place, Reordering, reorder, stands_last};
 use super::pipeline::{Pass, PassReport, Pipeline, PipelineError, run_pass};
+use super::plan::Member;
 use super::remarks::Scope;
 use super::rounds::Round;
-use super::select::{Policy, selected};
+use super::select::{Policy, Selection, selected};
 use super::trivial::{fold_allowed, foldable};
 use crate::ir::{Dependencies, Graph, verify};
 use joint::{Joint, Pairing};
@@ -193,13 +196,15 @@ impl Pipeline {
         }
         let mut played = Played::of(graphs, None)?;
         let mut reports: Vec<Vec<PassReport>> = vec![Vec::new(); graphs.len()];
+        let peak_bytes = |graphs: &[&mut Graph]| graphs.iter().map(|graph| Alive::of(graph).peak_bytes).collect();
+        let came: Option<Vec<u64>> = self.has_relative_cap().then(|| peak_bytes(graphs));
         for pass in &self.passes {
             watch(pass);
             let of_pass = match pass {
                 Pass::Bucket(options) if options.policy != Policy::Greedy => {
                     return Err(TogetherError::Adjacent { pass: pass.name() });
                 }
-                Pass::Bucket(options) => bucket(pass.name(), options, graphs, &played)?,
+                Pass::Bucket(options) => bucket(pass.name(), options, graphs, &played, came.as_deref())?,
                 Pass::FoldTrivial => fold_agreed(pass.name(), graphs, &played),
                 // What ranks launch is compared below, if a pass of the user's own changes anything.
                 Pass::DedupeWaits | Pass::DedupeCollectives | Pass::Own(_) => by_rank(pass, graphs)?,
@@ -274,22 +279,28 @@ fn bucket(
     options: &BucketOptions,
     graphs: &mut [&mut Graph],
     played: &Played,
+    came_with_bytes: Option<&[u64]>,
 ) -> Result<Vec<PassReport>, TogetherError> {
     let start = Instant::now();
-    let decided = decide(pass, options, graphs, played)?;
+    let (decided, merged) = decide(pass, options, graphs, played, came_with_bytes)?;
+    let mut merged = merged.into_iter().flatten();
     let any = decided.iter().any(|of_rank| !of_rank.plan.buckets.is_empty());
     let mut reports = Vec::with_capacity(graphs.len());
     for ((graph, dependencies), Decided { plan, readers, order }) in graphs.iter_mut().zip(&played.orders).zip(decided)
     {
         // A rank without a bucket keeps step with those that have one: its nodes may move, too.
-        let merge = match any {
-            true => merge_in_order(graph, dependencies, &plan, readers, &order),
-            false => MergeReport::default(),
+        let merging = match (any, merged.next()) {
+            (false, _) => Merging::default(),
+            (true, None) => merge_in_order(graph, dependencies, &plan, readers, &order),
+            (true, Some(Merged { graph: merged, merging })) => {
+                **graph = merged;
+                merging
+            }
         };
         reports.push(PassReport {
             time: start.elapsed(),
             plan: Some(plan),
-            merge: Some(merge),
+            merge: Some(merging.report),
             ..PassReport::new(pass)
         });
     }
@@ -304,13 +315,15 @@ struct Decided {
     order: Reordering,
 }
 
-/// What to merge on each rank, and in which order.
+/// What to merge on each rank, and in which order; with the graphs merged so, where that was made to see whether a cap on
+/// memory is kept.
 fn decide(
     pass: &'static str,
     options: &BucketOptions,
     graphs: &[&mut Graph],
     played: &Played,
-) -> Result<Vec<Decided>, TogetherError> {
+    came_with_bytes: Option<&[u64]>,
+) -> Result<(Vec<Decided>, Option<Vec<Merged>>), TogetherError> {
     let Played { orders, pairing } = played;
     let views: Vec<View<'_>> = graphs
         .iter()
@@ -318,25 +331,92 @@ fn decide(
         .map(|(graph, dependencies)| View::new(graph, dependencies, options, Round::Only, None))
         .collect();
     let joint = Joint::new(pairing, orders, views);
+    let all = AllRanks { pass, options, orders, joint: &joint };
     let selection = selected(&joint, options.policy, &options.caps);
-    let mut adjusted = Adjusted::default();
-    let (mut plans, mut late_kind) = (Vec::with_capacity(graphs.len()), false);
-    for (rank, graph) in graphs.iter().enumerate() {
-        let plan = planned(joint.view(rank), &joint.selection_of(rank, &selection), options, Scope::AllRanks);
-        check_sums(graph, &plan).map_err(|error| merge_error(rank, pass, error))?;
-        let readers = SizeReaders::of(graph, &plan.buckets);
-        joint.lift(rank, readers.adjusted(&orders[rank]), &mut adjusted);
-        late_kind |= !plan.buckets.is_empty() && late(&plan);
-        plans.push((plan, readers));
+    if options.memory == MemoryCap::None {
+        return Ok((all.decided(&selection, Some(&vec![Declined::default(); graphs.len()]))?, None));
     }
-    let place = if late_kind { Place::BestOrLast } else { Place::BestOrFirst };
-    let order = reorder(&joint, &selection.buckets, &adjusted, place).map_err(|Cycle { bucket }| {
-        let (rank, slot) = joint.parts(selection.buckets[bucket][0])[0];
-        let members = vec![graphs[rank as usize].name_of(joint.view(rank as usize).node(slot as usize)).to_owned()];
-        merge_error(rank as usize, pass, MergeError::Cycle { members })
-    })?;
-    let decided = plans.into_iter().zip(joint.project(&order));
-    Ok(decided.map(|((plan, readers), order)| Decided { plan, readers, order }).collect())
+    let Kept { selection, declined, memory, merged } = within(&all, options, selection, came_with_bytes)?;
+    let mut decided = all.decided(&selection, Some(&declined))?;
+    for (Decided { plan, .. }, memory) in decided.iter_mut().zip(memory) {
+        plan.memory = Some(memory);
+    }
+    Ok((decided, merged))
+}
+
+/// The graphs of all ranks, in one bucket pass.
+struct AllRanks<'a> {
+    pass: &'static str,
+    options: &'a BucketOptions,
+    orders: &'a [Dependencies],
+    joint: &'a Joint<'a>,
+}
+
+impl AllRanks<'_> {
+    fn graph(&self, rank: usize) -> &Graph {
+        self.joint.view(rank).graph
+    }
+
+    /// What a selection does to each rank's graph; with remarks, if by rank there are reasons why members were declined.
+    fn decided(&self, selection: &Selection, declined: Option<&[Declined]>) -> Result<Vec<Decided>, TogetherError> {
+        let Self { pass, options, orders, joint } = *self;
+        let mut adjusted = Adjusted::default();
+        let (mut plans, mut late_kind) = (Vec::with_capacity(orders.len()), false);
+        for (rank, dependencies) in orders.iter().enumerate() {
+            let (view, own) = (joint.view(rank), joint.selection_of(rank, selection));
+            let plan = match declined {
+                Some(declined) => planned(view, &own, options, Scope::AllRanks, &declined[rank]),
+                None => without_remarks(view, &own, options),
+            };
+            check_sums(view.graph, &plan).map_err(|error| merge_error(rank, pass, error))?;
+            let readers = SizeReaders::of(view.graph, &plan.buckets);
+            joint.lift(rank, readers.adjusted(dependencies), &mut adjusted);
+            late_kind |= !plan.buckets.is_empty() && late(&plan);
+            plans.push((plan, readers));
+        }
+        let place = if late_kind { Place::BestOrLast } else { Place::BestOrFirst };
+        let order = reorder(joint, &selection.buckets, &adjusted, place).map_err(|Cycle { bucket }| {
+            let (rank, slot) = joint.parts(selection.buckets[bucket][0])[0];
+            let rank = rank as usize;
+            let members = vec![self.graph(rank).name_of(joint.view(rank).node(slot as usize)).to_owned()];
+            merge_error(rank, pass, MergeError::Cycle { members })
+        })?;
+        let decided = plans.into_iter().zip(joint.project(&order));
+        Ok(decided.map(|((plan, readers), order)| Decided { plan, readers, order }).collect())
+    }
+}
+
+impl Trial for AllRanks<'_> {
+    type Error = TogetherError;
+
+    fn graphs(&self) -> Vec<(&Graph, &Dependencies)> {
+        self.orders.iter().enumerate().map(|(rank, dependencies)| (self.graph(rank), dependencies)).collect()
+    }
+
+    fn members(&self, node: usize) -> SmallVec<[(usize, Member); 2]> {
+        let part = |&(rank, slot): &(u32, u32)| {
+            let rank = rank as usize;
+            (rank, self.joint.view(rank).member(slot as usize))
+        };
+        self.joint.parts(node).iter().map(part).collect()
+    }
+
+    fn stands_last(&self, selection: &Selection) -> Vec<bool> {
+        let kind = |bucket: &Vec<usize>| self.members(bucket[0]).first().map(|&(rank, _)| rank);
+        let rank = selection.buckets.first().and_then(kind).unwrap_or(0);
+        let plan = without_remarks(self.joint.view(rank), &self.joint.selection_of(rank, selection), self.options);
+        stands_last(self.joint, &selection.buckets, if late(&plan) { Place::BestOrLast } else { Place::BestOrFirst })
+    }
+
+    fn merge(&self, selection: &Selection) -> Result<Vec<Merged>, TogetherError> {
+        let decided = self.decided(selection, None)?;
+        let one = |(rank, Decided { plan, readers, order }): (usize, Decided)| {
+            let mut graph = self.graph(rank).clone();
+            let merging = merge_in_order(&mut graph, &self.orders[rank], &plan, readers, &order);
+            Merged { graph, merging }
+        };
+        Ok(decided.into_iter().enumerate().map(one).collect())
+    }
 }
 
 fn merge_error(rank: usize, pass: &'static str, error: MergeError) -> TogetherError {

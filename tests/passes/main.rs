@@ -11,6 +11,7 @@ mod hlo_jax;
 mod hlo_rewrite;
 mod hlo_schedule;
 mod liveness;
+mod memory_cap;
 mod merging;
 mod options;
 mod oracle;

@@ -39,6 +39,7 @@ fn the_page_of_options_is_what_the_table_says() {
             Values::Bytes => "a size".to_owned(),
             Values::Caps => "sizes, or `none`".to_owned(),
             Values::Count => "a whole number of at least 1".to_owned(),
+            Values::Memory => "`normal`, `same`, a share such as `+5%`, a size, or `none`".to_owned(),
             Values::List => "a list".to_owned(),
             other => panic!("the page has no words for {other:?}"),
         };
@@ -59,6 +60,7 @@ fn every_value_of_every_option_is_read_back_as_printed() {
                     Values::Words(words) | Values::Switch(words) => words.iter().map(|word| word.word).collect(),
                     Values::Caps => vec!["1KiB", "none", "3/5MB"],
                     Values::Count => vec!["1", "7", "none"],
+                    Values::Memory => vec!["none", "normal", "same", "+5%", "+2.25%", "80GB"],
                     _ => vec!["3KiB"],
                 };
                 for word in words {

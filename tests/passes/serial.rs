@@ -23,6 +23,15 @@ fn a_plan_is_data_by_names_and_prints_itself() {
     assert_eq!(all[3]["plan"]["buckets"], serde_json::json!([["r0", "r2"]]));
 }
 
+#[test]
+fn a_plan_under_a_cap_on_memory_says_what_it_kept() {
+    let graph = parse(STEP).unwrap();
+    let options = BucketOptions { memory: "100".parse().unwrap(), ..BucketOptions::new(BucketKind::AllReduce) };
+    let plan = bucketing::plan(&graph, &Dependencies::of(&graph), &options);
+    kit::assert_snapshot!("memory_plan_as_text", plan.to_string());
+    kit::assert_snapshot!("memory_plan_as_json", serde_json::to_string_pretty(&plan).unwrap());
+}
+
 /// Three reductions without anything between them: 4, 4 and 9 bytes.
 struct Three;
 

@@ -5,6 +5,7 @@ use bucketeer::check::{Options, Verdict, prove, prove_with};
 use bucketeer::ir::text::{parse, print};
 use bucketeer::ir::{ControlEdge, Dependencies, Graph, NodeId, Op, Strength};
 use bucketeer::passes::bucketing::{Decision, Reason};
+use bucketeer::passes::memory::Alive;
 use bucketeer::passes::{PassReport, Pipeline, TogetherError};
 use bucketeer_fuzzing::grow::{GraphOptions, RANKS};
 use kit::random::graph_strategy_with;
@@ -302,8 +303,84 @@ fn shuffled(graph: &Graph, choose: &mut dyn FnMut(usize) -> usize) -> Vec<NodeId
     out
 }
 
+/// Gradients that are reduced and used at once; `big` more bytes are alive on this rank while the `at`th is.
+fn reduced_beside(big: usize, at: usize) -> String {
+    let mut text = "group G:2 = [[0, 1]]\nx = input f32[64]\n".to_owned();
+    for nth in 0..6 {
+        let held = if nth == at { format!("b = aten.mul.Tensor(x, x) : f32[{}]\n", big / 4) } else { String::new() };
+        let used = if nth == at { "m = aten.norm.default(b) : f32[1]\n" } else { "" };
+        text += &format!(
+            "g{nth} = aten.mul.Tensor(x, x) : f32[64]\n{held}r{nth} = all_reduce(g{nth}, sum, G:2); w{nth} = wait(r{nth})\n\
+             {used}n{nth} = aten.norm.default(w{nth}) : f32[1]\n"
+        );
+    }
+    text + "output(m, n0, n1, n2, n3, n4, n5)"
+}
+
+fn peaks(graphs: &[Graph]) -> Vec<u64> {
+    graphs.iter().map(|graph| Alive::of(graph).peak_bytes).collect()
+}
+
+#[test]
+fn a_cap_on_memory_cuts_a_bucket_on_all_ranks_where_it_would_pass_that_of_one() {
+    let before = graphs(&[reduced_beside(4, 1), reduced_beside(2048, 4)]);
+    let pipeline = "bucket-all-reduce{cap=none,memory=3KiB}";
+    let mut alone = before.clone();
+    apart(pipeline, &mut alone);
+    assert_eq!((launches(&alone[0]).len(), launches(&alone[1]).len() > 1), (1, true));
+    let mut together = before.clone();
+    let reports = run(pipeline, &mut together).unwrap();
+    assert_proven(&before, &together);
+    assert!(peaks(&together).iter().all(|&bytes| bytes <= 3 << 10), "{:?}", peaks(&together));
+    assert_eq!(launches(&together[0]).len(), launches(&together[1]).len());
+    kit::assert_snapshot!(
+        "together_memory_cap",
+        format!("{:#?}", reports.iter().map(|of| remarks(&of[0])).collect::<Vec<_>>())
+    );
+}
+
+#[test]
+fn ranks_of_one_graph_decide_alike_under_a_cap_on_memory() {
+    let text = reduced_beside(512, 3);
+    for cap in ["same", "+25%", "+50%", "+100%", "2KiB", "3KiB"] {
+        let pipeline = format!("bucket-all-reduce{{cap=none,memory={cap}}}");
+        let mut alone = graphs(&[&text]);
+        apart(&pipeline, &mut alone);
+        let mut together = graphs(&[&text, &text]);
+        run(&pipeline, &mut together).unwrap();
+        assert_eq!(print(&together[0]), print(&alone[0]), "{cap}");
+        assert_eq!(print(&together[1]), print(&alone[0]), "{cap}");
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(200) })]
+
+    #[test]
+    fn no_rank_passes_its_cap_on_memory(
+        graph in graph_strategy_with(GraphOptions { regions: false, effects: false, ..GraphOptions::default() }),
+        choices in prop::collection::vec(prop::collection::vec(any::<u16>(), 1..60), RANKS as usize),
+        which in 0..PIPELINES.len(),
+        share in prop::sample::select(vec![0u64, 5, 20, 50, 100]),
+    ) {
+        let before: Vec<Graph> = choices.iter().map(|choices| of_one_rank(&graph, choices)).collect();
+        let Ok(found) = check_ranks(&before, &RankOptions::default()) else { return Ok(()) };
+        if !found.is_empty() || before.iter().any(|graph| bucketeer::ir::verify(graph).is_err()) {
+            return Ok(());
+        }
+        let pipeline = PIPELINES[which].replace("cap=", &format!("memory=+{share}%,cap="));
+        let mut after = before.clone();
+        run(&pipeline, &mut after).unwrap();
+        for (came, now) in peaks(&before).into_iter().zip(peaks(&after)) {
+            prop_assert!(now <= came + came * share / 100, "{now} of {came}");
+        }
+        let found = faults(&after);
+        prop_assert!(found.is_empty(), "{found:?}");
+        for (old, new) in before.iter().zip(&after) {
+            let verdict = prove_with(old, new, Options { launches_may_move: true, ..Options::default() });
+            prop_assert!(!matches!(verdict, Verdict::Different(_)), "{verdict}");
+        }
+    }
 
     #[test]
     fn ranks_with_graphs_of_their_own_launch_the_same_after_every_pipeline(

@@ -17,6 +17,10 @@ use std::path::{Path, PathBuf};
 /// first bucket of each kind and group, the second, and so on (the last goes for all further ones); `none` for no
 /// limit; `off` to leave the kind alone. If no kind is given, gathers and scatters are bucketed up to 256 MiB and
 /// all-reduces up to 25 MiB; if one is given, only those that are given.
+///
+/// --memory caps the bytes alive at once, as for `plan`: `normal` is what the graph needs as it came and 1 GiB or 5 %,
+/// whichever is more; `same` is what it needs as it came; `+5%` is that much more; a size such as 80GB; `none` is no limit.
+/// A bucket that would pass it is cut, and --explain says where.
 #[derive(Debug, clap::Args)]
 pub struct RewriteArgs {
     /// The file of all ranks, or that of each ('rank{rank}.txt' is one for each rank): FX text, HLO text, a .pt2 archive or its model.json,

@@ -1,10 +1,11 @@
 //! What was done to a graph, as data: the tables are made from it, and it is the JSON.
 
 use crate::talk::Warning;
-use crate::units::human;
+use crate::units::{count, human};
 use bucketeer::ir::{Dependencies, Graph, GroupId, NodeId};
 use bucketeer::passes::bucketing::{Bucket, BucketKind, BucketPlan, Decision, Member, MixedDtype, Mode, Reason};
 use bucketeer::passes::liveness::{PeakLive, peak_live};
+use bucketeer::passes::memory::MemoryUse;
 use bucketeer::passes::survey::{Surveyed, survey};
 use bucketeer::passes::{PassReport, Pipeline};
 use serde::Serialize;
@@ -117,12 +118,40 @@ pub struct GraphReport {
     pub peak_live_bytes: Change<u64>,
     /// Values that count as no bytes in the peak.
     pub peak_live_unknown: Change<usize>,
+    /// What was done to keep the cap on memory, if there is one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub memory: Option<MemoryReport>,
     pub dropped_wishes: Vec<(String, String)>,
     /// No device is known of some collectives that were looked at; they were taken to be on one.
     pub no_device_data: bool,
     pub remarks: Vec<RemarkReport>,
     pub proof: ProofReport,
     pub warnings: Vec<Warning>,
+}
+
+/// A cap on the bytes alive at once, counted as plans count them.
+#[derive(Debug, Serialize)]
+pub struct MemoryReport {
+    pub cap_bytes: u64,
+    pub alive_bytes: Change<u64>,
+    /// The node at which most was alive before.
+    pub at: Option<String>,
+    /// Values that count as no bytes.
+    pub unknown: usize,
+    pub buckets_cut: usize,
+    pub declined: usize,
+}
+
+impl MemoryReport {
+    /// The cap that the passes kept; where they had several, the lowest, which all of them are held against here.
+    fn of(plans: &[(&'static str, &BucketPlan)]) -> Option<Self> {
+        let uses = plans.iter().filter_map(|(_, plan)| plan.memory.clone());
+        let cap_bytes = uses.clone().map(|one| one.cap_bytes).min()?;
+        let MemoryUse { before_bytes, before_at, after_bytes, unknown, cut, declined, .. } =
+            uses.reduce(MemoryUse::followed_by)?;
+        let alive_bytes = Change { before: before_bytes, after: after_bytes };
+        Some(Self { cap_bytes, alive_bytes, at: before_at, unknown, buckets_cut: cut, declined })
+    }
 }
 
 /// Whether the result is proven to compute what the graph did.
@@ -200,6 +229,7 @@ impl GraphReport {
             copies_added: merges().map(|merge| merge.copied).sum(),
             peak_live_bytes: Change { before: before.peak.bytes, after: peak.bytes },
             peak_live_unknown: Change { before: before.peak.unknown, after: peak.unknown },
+            memory: MemoryReport::of(&plans),
             dropped_wishes: merges().flat_map(|merge| merge.dropped_wishes.iter().cloned()).collect(),
             no_device_data: plans.iter().any(|(_, plan)| lacks_devices(graph, plan)),
             remarks: remarks(graph, &before, &plans, &buckets),
@@ -228,7 +258,8 @@ impl GraphReport {
 fn warnings(report: &GraphReport) -> Vec<Warning> {
     let mut warnings = Vec::new();
     let Change { before, after } = report.peak_live_bytes;
-    if u128::from(after) * 10 > u128::from(before) * 11 {
+    // Whoever says what may be alive need not be told.
+    if report.memory.is_none() && u128::from(after) * 10 > u128::from(before) * 11 {
         let (from, to) = (human(before), human(after));
         warnings.push(Warning::Advice(format!(
             "graph `{}`: peak live bytes grow from {from} to {to}, by {:.1} %; a lower cap keeps less alive",
@@ -236,11 +267,43 @@ fn warnings(report: &GraphReport) -> Vec<Warning> {
             growth_percent(before, after)
         )));
     }
+    warnings.extend(report.memory.iter().flat_map(|memory| memory_warnings(&report.graph, memory)));
     for (before, after) in &report.dropped_wishes {
         let what = format!("graph `{}`: the wish that `{after}` runs after `{before}` was given up", report.graph);
         warnings.push(Warning::Advice(what));
     }
     warnings
+}
+
+/// What a cap on memory does not promise.
+fn memory_warnings(graph: &str, memory: &MemoryReport) -> Vec<Warning> {
+    let (cap, Change { before, .. }) = (memory.cap_bytes, memory.alive_bytes);
+    let mut warnings = Vec::new();
+    if before > cap {
+        let at = memory.at.as_ref().map_or_else(String::new, |at| format!(" at `{at}`"));
+        let (needs, cap) = apart(before, cap);
+        warnings.push(Warning::Advice(format!(
+            "graph `{graph}`: as it came, {needs} are alive at once{at}, above the cap of {cap}; nothing was \
+             merged that makes it more"
+        )));
+    }
+    if memory.unknown > 0 {
+        warnings.push(Warning::Advice(format!(
+            "graph `{graph}`: the size of {} is not known, so that the cap on memory does not count {}; \
+             where it hangs on symbols, --hint gives them likely values",
+            count(memory.unknown, "value"),
+            if memory.unknown == 1 { "it" } else { "them" }
+        )));
+    }
+    warnings
+}
+
+/// Two sizes as tables have them, unless that would make them look alike.
+fn apart(one: u64, other: u64) -> (String, String) {
+    match (human(one), human(other)) {
+        (left, right) if left == right => (format!("{one} bytes"), format!("{other} bytes")),
+        apart => apart,
+    }
 }
 
 /// By how much a number grows, in per cent.
@@ -410,6 +473,10 @@ fn told(reason: &Reason) -> String {
             || reason.to_string(),
             |(bytes, most)| format!("{bytes} is more than the {most} that are worth copying"),
         ),
+        Reason::MemoryCap { at, alive_bytes, limit_bytes } => {
+            let (alive, limit) = apart(*alive_bytes, *limit_bytes);
+            format!("declined: {alive} would be alive at once at `{at}`; at most {limit} may be")
+        }
         Reason::AtAnotherRank { rank, because } => {
             format!("cannot be merged on rank {rank}: {}", told(because))
         }

@@ -1,6 +1,6 @@
 //! What is said of a rewritten graph: a summary of one screen, a line for each collective, and statistics.
 
-use super::report::{Change, Fate, GraphReport, KindReport, ProofReport, Volume, growth_percent};
+use super::report::{Change, Fate, GraphReport, KindReport, MemoryReport, ProofReport, Volume, growth_percent};
 use crate::table::{Align, Table};
 use crate::units::{count, human, human_or_unknown};
 
@@ -53,6 +53,7 @@ pub fn summary(report: &GraphReport) -> Vec<String> {
         lines.push(format!("  {}", removed.join(", ")));
     }
     lines.push(format!("  {} moved, {} added; {}", count(report.nodes_moved, "node"), copies(report), peak(report)));
+    lines.extend(report.memory.as_ref().map(memory));
     if report.no_device_data {
         lines.push("  no device data: taken as one device".to_owned());
     }
@@ -96,6 +97,15 @@ fn peak(report: &GraphReport) -> String {
         values => format!(", without {} of unknown size", count(values, "value")),
     };
     format!("peak live {} before, {} after{growth}{unknown}", human(before), human(after))
+}
+
+fn memory(memory: &MemoryReport) -> String {
+    let MemoryReport { cap_bytes, alive_bytes: Change { after, .. }, buckets_cut, declined, .. } = memory;
+    let kept = format!("  cap on memory {}: {} alive at once", human(*cap_bytes), human(*after));
+    match (buckets_cut, declined) {
+        (0, 0) => kept,
+        (cut, declined) => format!("{kept}; {} cut, {declined} declined", count(*cut, "bucket")),
+    }
 }
 
 /// A line for each collective.

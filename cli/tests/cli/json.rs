@@ -33,7 +33,7 @@ const COSTS: &str = r#"{"schema": "bucketeer-costs-1", "compute_ns": {"c": 5000}
 const FORMS: &[(&str, &str)] = &[
     ("A graph", "convert g.txt - --to json"),
     ("What is in a graph", "inspect g.txt --json"),
-    ("What a rewrite did", "rewrite g.txt --json"),
+    ("What a rewrite did", "rewrite g.txt --memory 80GB --json"),
     ("A proof", "verify g.txt g.txt --json"),
     ("Ranks held against one another", "check-ranks g.txt g.txt g.txt g.txt --json"),
     ("A plan", "plan g.txt --costs costs.json --json"),

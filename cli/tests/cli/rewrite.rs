@@ -166,3 +166,94 @@ fn c_spelled_rewrite_a_group_is_spelled_otherwise_in_what_is_written_and_is_the_
     let verified = folder.run("verify g.hlo out.hlo").expect(0, &[]);
     assert!(verified.out().starts_with("equal"), "{}", verified.out());
 }
+
+/// Gradients that are made, reduced and used right away.
+fn reduced_at_once() -> String {
+    let layer = |nth: usize| {
+        format!(
+            "g{nth} = aten.mul.Tensor(x, x) : f32[262144]\nr{nth} = all_reduce(g{nth}, sum, G0:2); w{nth} = wait(r{nth})\n\
+             n{nth} = aten.sum.default(w{nth}) : f32[]\n"
+        )
+    };
+    let layers: String = (0..6).map(layer).collect();
+    format!("x = input f32[262144]\n{layers}output(n0, n1, n2, n3, n4, n5)\n")
+}
+
+#[test]
+fn a_cap_on_memory_cuts_buckets_and_names_what_is_declined_and_why() {
+    let folder = Folder::with("g.txt", reduced_at_once());
+    let ran = folder.run("rewrite g.txt --memory 10MiB --explain").expect(
+        0,
+        &[
+            "bucket 1 of 1, offset 4194304",
+            "r5",
+            "alone: declined: 12.0 MiB would be alive at once at `r0`; at most 10.0 MiB may be",
+            "left alone: 1 memory cap",
+            "cap on memory 10.0 MiB: 10.0 MiB alive at once; 1 bucket cut, 1 declined",
+            "proven equal",
+        ],
+    );
+    assert!(ran.out().contains("members=[r0, r1, r2, r3, r4]"), "{}", ran.out());
+    assert!(!ran.talk().contains("warning"), "{}", ran.talk());
+    let text = folder.run("rewrite g.txt --memory 10MiB --json").expect(0, &[]);
+    let json: serde_json::Value = serde_json::from_str(text.out()).unwrap();
+    let graph = &json["graphs"][0];
+    assert_eq!(graph["memory"]["cap_bytes"], 10 << 20);
+    assert_eq!((&graph["memory"]["buckets_cut"], &graph["memory"]["declined"]), (&1.into(), &1.into()));
+    let because = "declined: 12582912 bytes would be alive at once at `r0`; at most 10485760 may be";
+    assert_eq!(graph["remarks"][5]["alone"]["because"], because);
+    assert!(json["pipeline"].as_str().unwrap().contains("bucket-all-reduce{cap=25MiB,memory=10MiB}"), "{json}");
+}
+
+#[test]
+fn words_for_a_cap_on_memory_are_those_of_plan() {
+    let folder = Folder::with("g.txt", reduced_at_once());
+    let free = folder.run("rewrite g.txt").expect(0, &["a lower cap keeps less alive"]);
+    let unlimited = folder.run("rewrite g.txt --memory none").expect(0, &[]);
+    assert_eq!(unlimited.out(), free.out());
+    let same = folder.run("rewrite g.txt --memory same").expect(0, &["cap on memory 2.0 MiB", "6 memory cap"]);
+    assert!(!same.out().contains("members="), "{}", same.out());
+    let more = folder.run("rewrite g.txt --memory +150%").expect(0, &["cap on memory 5.0 MiB"]);
+    assert!(more.out().contains("members=[r0, r1]"), "{}", more.out());
+    let normal = folder.run("rewrite g.txt --memory normal").expect(0, &["cap on memory 1.0 GiB"]);
+    assert_eq!(normal.out(), free.out());
+    folder.run("rewrite g.txt --memory much").expect(2, &["--memory `much`", "expected normal, same, none"]);
+    folder.run("rewrite g.txt --memory +5").expect(2, &["--memory `+5`", "a share such as +5%"]);
+    let text = "dedupe-waits,fold-trivial,bucket-all-reduce{cap=25MiB,memory=+150%}";
+    let by_text = folder.run(&format!("rewrite g.txt --pipeline {text}")).expect(0, &[]);
+    assert_eq!(by_text.out(), more.out());
+}
+
+#[test]
+fn a_graph_above_its_cap_on_memory_and_values_of_unknown_size_are_warned_of() {
+    let folder = Folder::with("g.txt", reduced_at_once());
+    folder.run("rewrite g.txt --memory 1KiB").expect(
+        0,
+        &[
+            "as it came, 2.0 MiB are alive at once at `r",
+            "above the cap of 1.0 KiB; nothing was merged that makes it more",
+        ],
+    );
+    let unknown = "a = input f32[s0]; b = input f32[s0]\nr = all_reduce(a, sum, G0:2); w = wait(r)\n\
+                   s = all_reduce(b, sum, G0:2); v = wait(s)\noutput(w, v)\n";
+    folder.write("u.txt", unknown);
+    folder.run("rewrite u.txt --memory 80GB").expect(
+        0,
+        &[
+            "left alone: 2 size unknown",
+            "the size of 2 values is not known",
+            "where it hangs on symbols, --hint gives them likely values",
+        ],
+    );
+    folder.run("rewrite u.txt --memory 80GB --hint s0=8").expect(0, &["cap on memory 74.5 GiB", "proven equal"]);
+}
+
+#[test]
+fn ranks_that_are_rewritten_together_keep_a_cap_on_memory() {
+    let graph = format!("group G0:2 = [[0, 1]]\n{}", reduced_at_once());
+    let folder = Folder::with("g0.txt", &graph);
+    folder.write("g1.txt", graph.replace("n0 =", "big = aten.mul.Tensor(x, x) : f32[262144]\nn0 ="));
+    folder.run("rewrite g0.txt g1.txt --memory 10MiB -o out{rank}.txt").expect(0, &["cap on memory 10.0 MiB"]);
+    let members = |file: &str| folder.read(file).matches("members=[").count();
+    assert_eq!((members("out0.txt"), members("out1.txt")), (1, 1));
+}

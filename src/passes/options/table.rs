@@ -66,6 +66,14 @@ pub const OPTIONS: &[BucketOption] = &[
         set: |options, value| optional_bytes(&mut options.suggested_cap_bytes, value),
     },
     BucketOption {
+        name: "memory",
+        help: "The most bytes alive at once, by program order and without inputs; what would pass it is not merged",
+        default: "none",
+        values: Values::Memory,
+        get: |options| options.memory.to_string(),
+        set: |options, value| value.parse().map(|cap| options.memory = cap).map_err(|error| format!("{error}")),
+    },
+    BucketOption {
         name: "policy",
         help: "Which collectives are tried with which",
         default: "greedy",

@@ -9,11 +9,12 @@
 
 use super::Buckets;
 use super::costs::{CopyCost, CostError, Costs, MessageCost, message_bytes, operand_bytes};
-use super::timeline::{members, storages};
+use super::timeline::members;
 use crate::ir::operators::{Alias, Fence, element_index};
 use crate::ir::{CollectiveKind, Dependencies, EffectTable, Graph, NodeId, Op, Variant};
 use crate::passes::bucketing::{BucketKind, BucketOptions, View};
 use crate::passes::liveness::value_bytes;
+use crate::passes::memory::alive::storages;
 use crate::passes::rounds::Round;
 use crate::passes::select::Caps;
 use indexmap::IndexSet;

@@ -13,17 +13,16 @@
 //!
 //! # Memory
 //!
-//! Counted by place in the program. Inputs are the caller's. A node that makes a tensor has it from its own place to that of
-//! the last use; outputs live to the end. Views share the memory of their base. What is taken out of a result of several
-//! parts is there from where all of it was made. What a collective is given, and what it makes, live until its first wait at
-//! least.
+//! Counted by place in the program, as [`passes::memory`](crate::passes::memory) says.
 //!
 //! Cost: linear in nodes and operands.
 
 use super::costs::{CostError, Costs, message_bytes, operand_bytes};
-use crate::ir::operators::{Alias, OperatorId, element_index};
-use crate::ir::{CollectiveKind, EffectTable, Graph, GroupId, Memory, NodeId, Op, Variant};
+use crate::ir::operators::{OperatorId, element_index};
+use crate::ir::{CollectiveKind, EffectTable, Graph, GroupId, NodeId, Op};
 use crate::passes::liveness::value_bytes;
+use crate::passes::memory::Alive;
+use crate::passes::memory::alive::{Arrivals, Lives};
 
 /// One message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -81,7 +80,8 @@ impl Timeline {
         let Clocks { launches, at_ns, compute_ns, message_ns, now, groups, .. } = clocks;
         let end = groups.into_iter().max().unwrap_or(0).max(now);
         let makespan_ns = u64::try_from(end).map_err(|_| CostError::TooLong)?;
-        let (peak_bytes, peak_at) = peak(graph, &effects, &launches);
+        let waits = launches.iter().map(|launch| (launch.node, launch.wait));
+        let Alive { peak_bytes, peak_at, .. } = Lives::with(graph, &effects, waits).peak(graph);
         Ok(Self { makespan_ns, compute_ns, message_ns, peak_bytes, peak_at, launches, at_ns })
     }
 
@@ -107,11 +107,7 @@ struct Clocks<'a> {
     compute_ns: u64,
     message_ns: u64,
     launches: Vec<Launch>,
-    /// By arena index: one more than the launch whose result the value is, or a part of it.
-    launch_of: Vec<u32>,
-    memory: Memory,
-    /// By alias class: one more than the last launch that writes it in place.
-    in_place: Vec<u32>,
+    arrivals: Arrivals,
     at_ns: Vec<u64>,
 }
 
@@ -126,9 +122,7 @@ impl<'a> Clocks<'a> {
             compute_ns: 0,
             message_ns: 0,
             launches: Vec::new(),
-            launch_of: vec![0; graph.arena_len()],
-            memory: Memory::of(graph, effects),
-            in_place: vec![0; graph.arena_len()],
+            arrivals: Arrivals::new(graph, effects),
             at_ns: Vec::with_capacity(graph.order().len()),
         }
     }
@@ -140,19 +134,12 @@ impl<'a> Clocks<'a> {
             Op::Input | Op::Output => {}
             Op::Collective(collective) => self.launch(id, collective.group)?,
             Op::Wait => {
-                for operand in graph.operands(id) {
-                    let named = self.launch_of[operand.index()];
-                    let written = self.in_place[self.memory.class[operand.index()] as usize];
-                    for launch in [named, written].into_iter().filter_map(|launch| launch.checked_sub(1)) {
-                        self.wait(id, launch as usize);
-                    }
+                for &operand in graph.operands(id) {
+                    self.arrivals.waited_by(operand).for_each(|launch| self.wait(id, launch));
                 }
             }
             Op::Call(_) => {
-                // A part of what a launch makes, or a view of it, is waited for as the launch is.
-                if let Some(first) = graph.operands(id).first() {
-                    self.launch_of[id.index()] = self.launch_of[first.index()];
-                }
+                self.arrivals.call(graph, id);
                 if let Some(&ns) = self.costs.compute_ns.get(graph.name_of(id)) {
                     self.now += u128::from(ns);
                     self.compute_ns = self.compute_ns.checked_add(ns).ok_or(CostError::TooLong)?;
@@ -178,11 +165,7 @@ impl<'a> Clocks<'a> {
         let (start_ns, end_ns) = (fit(start)?, fit(*clock)?);
         self.message_ns = self.message_ns.checked_add(ns).ok_or(CostError::TooLong)?;
         self.launches.push(Launch { node: id, group, bytes, members, start_ns, end_ns, wait: None, stalled_ns: 0 });
-        self.launch_of[id.index()] = self.launches.len() as u32;
-        // What it writes in place may be waited for under any name of that memory.
-        for written in self.effects.get(id).writes.iter().filter_map(|&at| graph.operands(id).get(at as usize)) {
-            self.in_place[self.memory.class[written.index()] as usize] = self.launches.len() as u32;
-        }
+        self.arrivals.launch(graph, self.effects, id);
         Ok(())
     }
 
@@ -252,88 +235,4 @@ pub(super) fn copies_of_buckets(graph: &Graph) -> Vec<bool> {
         }
     }
     copies
-}
-
-/// By arena index: the node that makes a value's memory; `None` for the caller's.
-pub(super) fn storages(graph: &Graph, effects: &EffectTable) -> Vec<Option<NodeId>> {
-    let mut storage: Vec<Option<NodeId>> = vec![None; graph.arena_len()];
-    // By arena index: whether the value is a result of several parts that have memory of their own.
-    let mut parted = vec![false; graph.arena_len()];
-    for &id in graph.order() {
-        let operands = graph.operands(id);
-        let of = |operand: Option<&NodeId>| operand.and_then(|operand: &NodeId| storage[operand.index()]);
-        let (found, apart) = match graph.node(id).op {
-            Op::Input | Op::Output => (None, false),
-            Op::Wait => (of(operands.first()), operands.first().is_some_and(|list| parted[list.index()])),
-            Op::Collective(collective) => match (collective.variant, effects.get(id).alias) {
-                (Variant::Functional, _) => (Some(id), collective.coalesced),
-                (_, Alias::Of(index)) => (of(operands.get(index as usize)), false),
-                _ => (Some(id), true),
-            },
-            Op::Call(_) => match effects.get(id).alias {
-                _ if element_index(graph, id).is_some()
-                    && operands.first().is_some_and(|from| parted[from.index()]) =>
-                {
-                    (Some(id), false)
-                }
-                Alias::Of(index) => (of(operands.get(index as usize)), false),
-                Alias::Fresh | Alias::Any | Alias::Written => {
-                    (Some(id), !matches!(graph.type_of(id), crate::ir::Type::Tensor(_)))
-                }
-            },
-        };
-        storage[id.index()] = found;
-        parted[id.index()] = apart;
-    }
-    storage
-}
-
-/// The most bytes alive at once, and where.
-fn peak(graph: &Graph, effects: &EffectTable, launches: &[Launch]) -> (u64, Option<NodeId>) {
-    let order = graph.order();
-    let storage = storages(graph, effects);
-    let positions = graph.positions();
-    let mut last = vec![0u32; graph.arena_len()];
-    let mut touch = |id: NodeId, at: u32| {
-        if let Some(owner) = storage[id.index()] {
-            let last = &mut last[owner.index()];
-            *last = at.max(*last);
-        }
-    };
-    for (at, &id) in order.iter().enumerate() {
-        touch(id, at as u32);
-        // Outputs live to the end.
-        let until = if graph.node(id).op == Op::Output { order.len() } else { at };
-        graph.operands(id).iter().for_each(|&operand| touch(operand, until as u32));
-    }
-    for launch in launches {
-        let until = launch.wait.map_or(order.len() as u32, |wait| positions[wait.index()]);
-        touch(launch.node, until);
-        graph.operands(launch.node).iter().for_each(|&operand| touch(operand, until));
-    }
-    let mut change = vec![0i128; order.len() + 2];
-    for (at, &id) in order.iter().enumerate() {
-        if storage[id.index()] != Some(id) {
-            continue;
-        }
-        let bytes = match graph.type_of(id) {
-            // What is taken out of it has memory of its own.
-            crate::ir::Type::Tuple(_) => 0,
-            _ => i128::from(value_bytes(graph, id).unwrap_or(0)),
-        };
-        let from = match element_index(graph, id) {
-            Some(_) => graph.operands(id).first().map_or(at, |whole| positions[whole.index()] as usize),
-            None => at,
-        };
-        change[from] += bytes;
-        change[last[id.index()] as usize + 1] -= bytes;
-    }
-    let (mut alive, mut best, mut where_) = (0i128, 0i128, None);
-    for (at, change) in change.into_iter().enumerate() {
-        alive += change;
-        if alive > best {
-            (best, where_) = (alive, order.get(at).copied());
-        }
-    }
-    (u64::try_from(best).unwrap_or(u64::MAX), where_)
 }

@@ -271,6 +271,7 @@ impl<'a> Joint<'a> {
             same @ (Refusal::Oversize { .. }
             | Refusal::SizeUnknown
             | Refusal::NotAdjacent
+            | Refusal::MemoryCap
             | Refusal::NotChosen
             | Refusal::NoPartner) => same,
         };

@@ -77,6 +77,10 @@ fn mem_1_peak_bytes_are_known_before_and_after() {
     let done = rewrite_shapes(&sketch("mem-1"), "bucket-all-gather{cap=200MiB}", &[&["g0", "g1"], &["g2", "g3"]]);
     assert_eq!(done.count("all_gather"), 2);
     assert!(peak(&done.graph).bytes < after.bytes);
+    // A cap on memory bounds what all of them keep alive.
+    let capped = "bucket-all-gather{cap=none,memory=450MiB}";
+    let done = rewrite_shapes(&sketch("mem-1"), capped, &[&["g0", "g1", "g2"]]);
+    assert!(peak(&done.graph).bytes <= 450 << 20, "{:?}", peak(&done.graph));
 }
 
 #[test]
