@@ -152,9 +152,10 @@ pub fn plan_own(
         let at = after.peak_at.map_or(String::new(), |at| planned.name_of(at).to_owned());
         return Err(OwnPlanError::Memory { peak_bytes: after.peak_bytes, at, cap_bytes });
     }
-    let bounds = bounds::bounds(&problem);
+    let of = |order| bounds::bounds(&problem, order, cap_bytes);
+    let (bounds, bounds_as_written) = (of(bounds::Order::Any), of(bounds::Order::AsWritten));
     *graph = planned;
-    Ok(Planned { before, after, bounds, merges })
+    Ok(Planned { before, after, bounds, bounds_as_written, merges })
 }
 
 /// A graph of one body by places in its program order, which are the slots of its dependencies.
