@@ -16,8 +16,9 @@ use std::collections::{BTreeSet, BinaryHeap};
 /// Most first plans that are kept.
 const MOST_PLANS: usize = 4;
 
-/// The best first plans within a cap, the best one first; the program as it stands is the last resort.
-pub(super) fn first_plans(problem: &Problem, cap_bytes: Option<u64>) -> Vec<State> {
+/// First plans: the best within a cap first, or the program as it stands where there is none; then some above it, from which a
+/// search may come back. A thorough look tries nine times as many.
+pub(super) fn first_plans(problem: &Problem, cap_bytes: Option<u64>, thorough: bool) -> Vec<State> {
     let (mut run, mut memory) = (Run::default(), PlanMemory::default());
     let written = State::as_written(problem);
     run.time(problem, &written, u64::MAX, None);
@@ -38,7 +39,13 @@ pub(super) fn first_plans(problem: &Problem, cap_bytes: Option<u64>) -> Vec<Stat
     let all: u64 = problem.messages.iter().map(|message| message.result_bytes).fold(0, u64::saturating_add);
     let mut window = all.max(1);
     for _ in 0..14 {
-        consider(times.plan(problem, window));
+        consider(times.plan(problem, window, 0));
+        if thorough {
+            // Fewer launches, some of which arrive late: where the stream is never idle that is what counts.
+            [8, 4, 2, 1].iter().for_each(|part| consider(times.plan(problem, window, window / part)));
+            let between = window - window / 4;
+            [6, 4, 3, 2].iter().for_each(|part| consider(times.plan(problem, between, between / part)));
+        }
         window /= 2;
         if window < 1 << 20 {
             break;
@@ -48,7 +55,19 @@ pub(super) fn first_plans(problem: &Problem, cap_bytes: Option<u64>) -> Vec<Stat
     if found.first().is_none_or(|&(above, ..)| above > 0) {
         found.insert(0, (0, as_written_ns, written));
     }
-    found.truncate(MOST_PLANS);
+    // Of those above the cap, some of the ones that are shorter than all with less above it.
+    let kept_to = found.partition_point(|&(above, ..)| above == 0);
+    let mut shorter = found.split_off(kept_to);
+    found.truncate(MOST_PLANS / 2);
+    let mut least_ns = u64::MAX;
+    shorter.retain(|&(_, ns, _)| {
+        let is_shorter = ns < least_ns;
+        least_ns = least_ns.min(ns);
+        is_shorter
+    });
+    let (count, room) = (shorter.len(), MOST_PLANS - found.len());
+    let is_kept = |at: usize| at * room / count != (at + 1) * room / count;
+    found.extend(shorter.into_iter().enumerate().filter(|&(at, _)| is_kept(at)).map(|(_, plan)| plan));
     found.into_iter().map(|(.., state)| state).collect()
 }
 
@@ -121,8 +140,8 @@ impl Times {
     }
 
     /// A plan that gathers at most so many bytes ahead of their use.
-    fn plan(&self, problem: &Problem, window_bytes: u64) -> State {
-        let mut streams = Streams::new(problem, self, window_bytes);
+    fn plan(&self, problem: &Problem, window_bytes: u64, least_bytes: u64) -> State {
+        let mut streams = Streams::new(problem, self, window_bytes, least_bytes);
         for at in 0..=problem.compute.len() as u32 {
             streams.reach(at);
         }
@@ -172,6 +191,8 @@ struct Streams<'a> {
     problem: &'a Problem,
     times: &'a Times,
     window_bytes: u64,
+    /// Bytes that a launch takes along even where it then arrives too late.
+    least_bytes: u64,
     launches: Launches,
     now: u64,
     clocks: Vec<u64>,
@@ -187,12 +208,13 @@ struct Streams<'a> {
 }
 
 impl<'a> Streams<'a> {
-    fn new(problem: &'a Problem, times: &'a Times, window_bytes: u64) -> Self {
+    fn new(problem: &'a Problem, times: &'a Times, window_bytes: u64, least_bytes: u64) -> Self {
         let later = times.release.iter().enumerate().map(|(message, &at)| Reverse((at, message as u32))).collect();
         Self {
             problem,
             times,
             window_bytes,
+            least_bytes,
             launches: Launches::default(),
             now: 0,
             clocks: vec![0; problem.groups],
@@ -313,7 +335,7 @@ impl<'a> Streams<'a> {
             // What would come too late alone may as well bring along what costs little more than its start.
             let cheap = cost.bytes_ns(together) <= cost.alpha_ns();
             let fits = ahead.saturating_add(candidate.result_bytes) <= self.window_bytes || needed == deadline;
-            if !(cost.ns(together) <= within_ns || cheap || needed == deadline) || !fits {
+            if !(cost.ns(together) <= within_ns || cheap || needed == deadline || together <= self.least_bytes) || !fits {
                 break;
             }
             members.push(other);
