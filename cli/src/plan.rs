@@ -1,6 +1,7 @@
 //! `plan`: when collectives are launched, travel together and are waited for, so that the step ends sooner.
 
 mod costs;
+mod helps;
 mod own;
 mod pictures;
 mod report;
@@ -19,6 +20,7 @@ use bucketeer::passes::memory::MemoryCap;
 use bucketeer::passes::schedule::{Buckets, Effort, PlanError, ScheduleOptions, Timeline, plan};
 use bucketeer_formats::{Document, Format};
 use costs::CostsArgs;
+use helps::Helps;
 use pictures::Shown;
 use std::path::PathBuf;
 
@@ -191,6 +193,15 @@ pub fn run(arguments: PlanArgs) -> Result<ExitStatus> {
     let text = document.print();
     let written = crate::rewrite::read_back(&label, &document, &text)?;
     let proven = prove(&label, &document, &source, &written.graphs()[0])?;
+    progress.set("what would help".to_owned());
+    // Work that is as large as the plan's is not done for those in a hurry.
+    let helps = match options.effort {
+        Effort::Low => Helps::default(),
+        _ => {
+            let came = bucketed.as_ref().unwrap_or(&source);
+            Helps::of(came, &document.graphs()[0], &costs, &planned, &options).map_err(refused)?
+        }
+    };
     drop(progress);
     if let Some(out) = &arguments.out {
         output::write(Some(out), &text)?;
@@ -198,7 +209,7 @@ pub fn run(arguments: PlanArgs) -> Result<ExitStatus> {
     let mut shown = vec![Shown { name: "as it came", graph: &source, run: &before }];
     shown.extend(bucketed.as_ref().map(|graph| Shown { name: "bucketed", graph, run: &planned.before }));
     let graph = &document.graphs()[0];
-    let verdict = report::show(graph, &shown, Some(&planned), cap_bytes, &view)?;
+    let verdict = report::show(graph, &shown, Some((&planned, &helps)), cap_bytes, &view)?;
     shown.push(Shown { name: "planned", graph, run: &planned.after });
     arguments.pictures.draw(&source.name, &shown)?;
     proven.iter().for_each(|line| talk::say(line));

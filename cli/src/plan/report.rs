@@ -1,5 +1,6 @@
 //! What a plan is worth, for people and as JSON.
 
+use super::helps::Helps;
 use super::pictures::{Shown, explained};
 use crate::table::{Align, Table};
 use crate::units::{human, time};
@@ -21,10 +22,12 @@ pub struct View {
 pub fn show(
     graph: &Graph,
     before: &[Shown<'_>],
-    planned: Option<&Planned>,
+    planned: Option<(&Planned, &Helps)>,
     cap_bytes: Option<u64>,
     view: &View,
 ) -> Result<ExitStatus> {
+    let helps = planned.map(|(_, helps)| helps);
+    let planned = planned.map(|(planned, _)| planned);
     let came = before[0].run;
     let now = planned.map_or(came, |planned| &planned.after);
     let text = if view.json {
@@ -38,11 +41,13 @@ pub fn show(
             planned: planned.map(|planned| Run::of(&planned.after)),
             bounds: planned.map_or(Vec::new(), |planned| BoundReport::all(&planned.bounds)),
             bounds_as_written: planned.map_or(Vec::new(), |planned| BoundReport::all(&planned.bounds_as_written)),
+            helps,
             waits: dearest(now, view.waits).map(|launch| Wait::of(graph, launch)).collect(),
         };
         serde_json::to_string_pretty(&report).context("cannot write JSON")? + "\n"
     } else {
         let mut lines = summary(graph, before, planned, cap_bytes);
+        lines.extend(helps.map(Helps::lines).into_iter().flatten());
         lines.extend(waits(graph, now, view.waits));
         if view.explain {
             lines.extend(explained(graph, now));
@@ -174,6 +179,7 @@ struct Report<'a> {
     planned: Option<Run>,
     bounds: Vec<BoundReport>,
     bounds_as_written: Vec<BoundReport>,
+    helps: Option<&'a Helps>,
     waits: Vec<Wait<'a>>,
 }
 

@@ -166,7 +166,7 @@ fn the_readme_and_the_page_show_what_the_tool_says() {
         folder().run(&format!("plan {} --costs {}", graph.display(), costs.display())).expect(0, &["proven equal"]);
     let readme = std::fs::read_to_string(kit::root().join("README.md")).unwrap();
     let page = kit::files::page("planning.md");
-    assert_eq!(ran.out().lines().count(), 9);
+    assert_eq!(ran.out().lines().count(), 10);
     for line in ran.out().lines() {
         assert!(page.contains(line), "docs/planning.md lacks {line}");
     }

@@ -335,7 +335,8 @@ impl<'a> Streams<'a> {
             // What would come too late alone may as well bring along what costs little more than its start.
             let cheap = cost.bytes_ns(together) <= cost.alpha_ns();
             let fits = ahead.saturating_add(candidate.result_bytes) <= self.window_bytes || needed == deadline;
-            if !(cost.ns(together) <= within_ns || cheap || needed == deadline || together <= self.least_bytes) || !fits {
+            if !(cost.ns(together) <= within_ns || cheap || needed == deadline || together <= self.least_bytes) || !fits
+            {
                 break;
             }
             members.push(other);
