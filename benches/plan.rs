@@ -54,8 +54,8 @@ fn main() {
         println!("{:10} {count:>9} {:>10.4} {ratio:>14.0}", "two pieces", took.as_secs_f64());
     }
     println!(
-        "{:10} {:>9} {:>12} {:>10} {:>17} {:>7} {:>10} {:>10}",
-        "step", "nodes", "collectives", "seconds", "over dependencies", "growth", "exposed", "planned"
+        "{:10} {:>9} {:>12} {:>10} {:>17} {:>7} {:>12} {:>10} {:>10}",
+        "step", "nodes", "collectives", "seconds", "over dependencies", "growth", "with bounds", "exposed", "planned"
     );
     for (series, sizes) in [("fsdp", [200, 2_000, 20_000, 200_000]), ("ddp", [200, 2_000, 20_000, 200_000])] {
         let mut before: Option<(usize, f64)> = None;
@@ -68,6 +68,10 @@ fn main() {
             let mut options = ScheduleOptions::default();
             (options.effort, options.cap_bytes) = (Effort::Low, Some(as_written.peak_bytes + (1 << 30)));
             let nodes = graph.order().len();
+            let mut again = graph.clone();
+            let (_, bounded) = timed(|| plan(&mut again, &costs, &options).expect("can be planned"));
+            drop(again);
+            options.bounds = false;
             let (found, took) = timed(|| plan(&mut graph, &costs, &options).expect("can be planned"));
             let took = took.as_secs_f64();
             let growth = before.replace((nodes, took)).map_or(String::new(), |(fewer, less)| {
@@ -75,9 +79,10 @@ fn main() {
                 format!("{:.2}", (took / less).powf(std::f64::consts::LN_2 / (nodes as f64 / fewer as f64).ln()))
             });
             println!(
-                "{series:10} {nodes:>9} {:>12} {took:>10.3} {:>17.1} {growth:>7} {:>10} {:>10}",
+                "{series:10} {nodes:>9} {:>12} {took:>10.3} {:>17.1} {growth:>7} {:>12.3} {:>10} {:>10}",
                 as_written.launches.len(),
                 took / plain.as_secs_f64(),
+                bounded.as_secs_f64(),
                 as_written.exposed_ns() / 1_000_000,
                 found.after.exposed_ns() / 1_000_000,
             );

@@ -10,15 +10,20 @@
 use super::chain;
 use super::problem::{NONE, Problem};
 use super::state::{PlanMemory, Run, State};
+use std::cell::Cell;
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, BinaryHeap};
 
 /// Most first plans that are kept.
 const MOST_PLANS: usize = 4;
 
+/// Items up to which more than one is looked for.
+const MOST_ITEMS: usize = 16_384;
+
 /// First plans: the best within a cap first, or the program as it stands where there is none; then some above it, from which a
-/// search may come back. A thorough look tries nine times as many.
-pub(super) fn first_plans(problem: &Problem, cap_bytes: Option<u64>, thorough: bool) -> Vec<State> {
+/// search may come back. Who wants one alone gets the best, for a ninth of the work; in large graphs that is all there is.
+pub(super) fn first_plans(problem: &Problem, cap_bytes: Option<u64>, one: bool) -> Vec<State> {
+    let thorough = !one && problem.item_count() <= MOST_ITEMS;
     let (mut run, mut memory) = (Run::default(), PlanMemory::default());
     let written = State::as_written(problem);
     run.time(problem, &written, u64::MAX, None);
@@ -27,6 +32,13 @@ pub(super) fn first_plans(problem: &Problem, cap_bytes: Option<u64>, thorough: b
     let mut consider = |state: State| {
         if run.time(problem, &state, as_written_ns, None) {
             let above = cap_bytes.map_or(0, |cap| memory.above(problem, &state, &run, cap));
+            // Plans of large graphs are large: one is enough where nothing begins at the others.
+            if !thorough
+                && found.pop_if(|best| (best.0, best.1) > (above, run.makespan_ns)).is_none()
+                && !found.is_empty()
+            {
+                return;
+            }
             if found.iter().all(|(_, ns, _)| *ns != run.makespan_ns) {
                 found.push((above, run.makespan_ns, state));
             }
@@ -38,13 +50,20 @@ pub(super) fn first_plans(problem: &Problem, cap_bytes: Option<u64>, thorough: b
     }
     let all: u64 = problem.messages.iter().map(|message| message.result_bytes).fold(0, u64::saturating_add);
     let mut window = all.max(1);
+    // Windows down to this make the plan that was made last.
+    let mut same_to = u64::MAX;
     for _ in 0..14 {
-        consider(times.plan(problem, window, 0));
+        if window < same_to {
+            let (state, ahead_bytes) = times.plan(problem, window, 0);
+            same_to = ahead_bytes;
+            consider(state);
+        }
+        let mut consider = |window, least_bytes| consider(times.plan(problem, window, least_bytes).0);
         if thorough {
             // Fewer launches, some of which arrive late: where the stream is never idle that is what counts.
-            [8, 4, 2, 1].iter().for_each(|part| consider(times.plan(problem, window, window / part)));
+            [8, 4, 2, 1].iter().for_each(|part| consider(window, window / part));
             let between = window - window / 4;
-            [6, 4, 3, 2].iter().for_each(|part| consider(times.plan(problem, between, between / part)));
+            [6, 4, 3, 2].iter().for_each(|part| consider(between, between / part));
         }
         window /= 2;
         if window < 1 << 20 {
@@ -139,13 +158,15 @@ impl Times {
         Some(launches.state(problem))
     }
 
-    /// A plan that gathers at most so many bytes ahead of their use.
-    fn plan(&self, problem: &Problem, window_bytes: u64, least_bytes: u64) -> State {
+    /// A plan that gathers at most so many bytes ahead of their use, and how many it came to, or looked at and could have: with any
+    /// window between the two it would be the same.
+    fn plan(&self, problem: &Problem, window_bytes: u64, least_bytes: u64) -> (State, u64) {
         let mut streams = Streams::new(problem, self, window_bytes, least_bytes);
         for at in 0..=problem.compute.len() as u32 {
             streams.reach(at);
         }
-        streams.launches.state(problem)
+        let most_ahead = streams.most_ahead.get();
+        (streams.launches.state(problem), most_ahead)
     }
 }
 
@@ -205,6 +226,8 @@ struct Streams<'a> {
     /// Bytes that are gathered and not read yet, and when they are read.
     ahead: BinaryHeap<Reverse<(u32, u64)>>,
     ahead_bytes: u64,
+    /// The most bytes ahead that were let pass.
+    most_ahead: Cell<u64>,
 }
 
 impl<'a> Streams<'a> {
@@ -223,7 +246,17 @@ impl<'a> Streams<'a> {
             later,
             ahead: BinaryHeap::new(),
             ahead_bytes: 0,
+            most_ahead: Cell::new(0),
         }
+    }
+
+    /// Whether so many bytes may be gathered ahead of their use.
+    fn is_within(&self, bytes: u64) -> bool {
+        let is_within = bytes <= self.window_bytes;
+        if is_within {
+            self.most_ahead.set(self.most_ahead.get().max(bytes));
+        }
+        is_within
     }
 
     /// Comes to an item that computes, or to the end.
@@ -295,7 +328,7 @@ impl<'a> Streams<'a> {
                     return true;
                 }
             }
-            if self.ahead_bytes.saturating_add(message.result_bytes) > self.window_bytes {
+            if !self.is_within(self.ahead_bytes.saturating_add(message.result_bytes)) {
                 return false;
             }
         }
@@ -334,7 +367,7 @@ impl<'a> Streams<'a> {
             let together = bytes.saturating_add(candidate.bytes);
             // What would come too late alone may as well bring along what costs little more than its start.
             let cheap = cost.bytes_ns(together) <= cost.alpha_ns();
-            let fits = ahead.saturating_add(candidate.result_bytes) <= self.window_bytes || needed == deadline;
+            let fits = self.is_within(ahead.saturating_add(candidate.result_bytes)) || needed == deadline;
             if !(cost.ns(together) <= within_ns || cheap || needed == deadline || together <= self.least_bytes) || !fits
             {
                 break;

@@ -60,7 +60,7 @@ const PRICE_DOWN: u64 = 20;
 /// work.
 pub(super) fn search(problem: &Problem, cap_bytes: Option<u64>, effort: Effort, from: Option<State>) -> State {
     let quarter = if from.is_some() { 4 } else { 1 };
-    let mut plans = first_plans(problem, cap_bytes, effort > Effort::Low);
+    let mut plans = first_plans(problem, cap_bytes, effort == Effort::Low);
     if let Some(from) = from {
         plans.insert(0, from);
     }
