@@ -4,7 +4,7 @@
 //! waited for. Then the one merge pass of all policies merges what stands together, so that what it writes, and what
 //! proves it, is the same as everywhere.
 
-use super::problem::{KINDS, Maker, NONE, Problem, options};
+use super::problem::{KINDS, Maker, NONE, Problem, bucket_options};
 use super::state::{Run, State};
 use crate::ir::{Dependencies, Graph, NodeId, Op};
 use crate::passes::bucketing::BucketPlan;
@@ -171,7 +171,7 @@ pub(super) fn merge_planned(
 ) -> Result<Vec<(BucketPlan, MergeReport)>, ApplyError> {
     let mut done = Vec::new();
     for kind in KINDS {
-        let options = options(kind);
+        let options = bucket_options(graph, kind);
         if !options.applies_to(graph) {
             continue;
         }

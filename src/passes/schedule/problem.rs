@@ -12,7 +12,7 @@ use super::costs::{CopyCost, CostError, Costs, MessageCost, message_bytes, opera
 use super::timeline::members;
 use crate::ir::operators::{Alias, Fence, element_index};
 use crate::ir::{CollectiveKind, Dependencies, EffectTable, Graph, NodeId, Op, Variant};
-use crate::passes::bucketing::{BucketKind, BucketOptions, View};
+use crate::passes::bucketing::{BucketKind, BucketOptions, MixedDtype, Mode, Unpack, View};
 use crate::passes::liveness::value_bytes;
 use crate::passes::memory::alive::storages;
 use crate::passes::rounds::Round;
@@ -362,7 +362,8 @@ impl<'a> Builder<'a> {
             compute: compute_nodes,
             messages,
             costs,
-            copy: self.costs.copy,
+            // Buckets of HLO take their members as they are.
+            copy: if graph.hlo.is_some() { CopyCost::default() } else { self.costs.copy },
             groups: graph.groups().len(),
             before,
             after,
@@ -418,7 +419,7 @@ impl<'a> Builder<'a> {
         let mut classes = vec![NONE; self.graph.arena_len()];
         let mut keys = IndexSet::<_, FxBuildHasher>::default();
         for kind in KINDS {
-            let options = options(kind);
+            let options = bucket_options(self.graph, kind);
             if !options.applies_to(self.graph) {
                 continue;
             }
@@ -541,7 +542,14 @@ impl<'a> Builder<'a> {
 /// Kinds that the planner merges.
 pub(super) const KINDS: [BucketKind; 3] = [BucketKind::AllGather, BucketKind::ReduceScatter, BucketKind::AllReduce];
 
-/// The options that its buckets are made with: no cap, as the plan says what travels together.
-pub(super) fn options(kind: BucketKind) -> BucketOptions {
-    BucketOptions { caps: Caps::default(), ..BucketOptions::new(kind) }
+/// The options that its buckets are made with: no cap, as the plan says what travels together. In HLO a bucket takes its
+/// members as they are, of any dtypes where nothing is summed.
+#[must_use]
+pub fn bucket_options(graph: &Graph, kind: BucketKind) -> BucketOptions {
+    let mut options = BucketOptions { caps: Caps::default(), ..BucketOptions::new(kind) };
+    if graph.hlo.is_some() {
+        (options.mode, options.unpack) = (Mode::Coalesced, Unpack::Views);
+        options.mixed_dtype = if kind.mixes_dtypes() { MixedDtype::Bytes } else { MixedDtype::Split };
+    }
+    options
 }

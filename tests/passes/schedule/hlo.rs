@@ -1,0 +1,219 @@
+//! Plans of HLO modules: what is written, read again and proven, and how long instructions take by their shapes.
+
+use super::{Effort, options, planned};
+use bucketeer::check::{Options, prove_with};
+use bucketeer::ir::{DType, Graph, Work};
+use bucketeer::passes::schedule::costs::Map;
+use bucketeer::passes::schedule::{Costs, Planned, Profile, Timeline, plan, waited_on_the_spot};
+use bucketeer_eval::{EvalOptions, compare};
+use bucketeer_formats::Document;
+
+const SUM: &str = "sum {\n  a = f32[] parameter(0)\n  b = f32[] parameter(1)\n  ROOT c = f32[] add(a, b)\n}\n\n";
+
+/// A module with these lines in its entry.
+fn module(lines: &[&str]) -> String {
+    format!("HloModule m, replica_count=2\n\n{SUM}ENTRY main {{\n  {}\n}}\n", lines.join("\n  "))
+}
+
+fn read(text: &str) -> Document {
+    Document::read(text.as_bytes().to_vec()).unwrap_or_else(|error| panic!("{error} at {:?}\n{text}", error.place()))
+}
+
+/// Costs of nodes by name, with messages of 1000 ns and 1 ns a byte.
+fn costs(document: &Document, compute: &[(&str, u64)]) -> Costs {
+    let graph = &document.graphs()[0];
+    let compute_ns: Map<u64> = compute.iter().map(|&(node, ns)| (node.into(), ns)).collect();
+    let piece = r#"[{"alpha_ns": 1000, "ns_per_byte_num": 1, "ns_per_byte_den": 1}]"#;
+    let kinds = ["all_gather", "reduce_scatter", "all_reduce", "permute"].map(|kind| format!("\"{kind}\": {piece}"));
+    let groups: Vec<String> = graph
+        .groups()
+        .iter()
+        .map(|group| {
+            format!("{:?}: {{\"size\": {}, \"costs\": {{{}}}}}", group.name, group.size.unwrap(), kinds.join(", "))
+        })
+        .collect();
+    let text = format!(r#"{{"schema": "bucketeer-costs-1", "compute_ns": {{}}, "groups": {{{}}}}}"#, groups.join(", "));
+    Costs { compute_ns, ..Costs::from_json(&text).unwrap().0 }
+}
+
+/// Plans a module; what is written is read again, proven against the source, and evaluated to the same bits.
+fn written(text: &str, compute: &[(&str, u64)]) -> (String, Planned) {
+    let mut document = read(text);
+    let source = document.graphs()[0].clone();
+    let costs = costs(&document, compute);
+    let (after, found) = planned(&source, &costs, &options(None, Effort::Default));
+    document.graphs_mut()[0] = after;
+    let printed = String::from_utf8(document.print()).unwrap();
+    let again = read(&printed);
+    let moves = Options { launches_may_move: true, ..Options::default() };
+    let verdict = prove_with(&source, &again.graphs()[0], moves);
+    assert!(verdict.is_equal(), "{verdict}\n{printed}");
+    let same = compare(&source, &again.graphs()[0], &EvalOptions::default()).unwrap();
+    assert!(same.is_equal(), "{same:?}\n{printed}");
+    (printed, found)
+}
+
+const TWO_LAYERS: &[&str] = &[
+    "w0 = f32[4,8] parameter(0)",
+    "w1 = f32[4,8] parameter(1)",
+    "x = f32[8,8] parameter(2)",
+    "g0 = f32[8,8] all-gather(w0), replica_groups={}, dimensions={0}",
+    "d0 = f32[8,8] dot(x, g0), lhs_contracting_dims={1}, rhs_contracting_dims={0}",
+    "g1 = f32[8,8] all-gather(w1), replica_groups={}, dimensions={0}",
+    "d1 = f32[8,8] dot(d0, g1), lhs_contracting_dims={1}, rhs_contracting_dims={0}",
+    "r0 = f32[8,8] all-reduce(d0), replica_groups={}, to_apply=sum",
+    "r1 = f32[8,8] all-reduce(d1), replica_groups={}, to_apply=sum",
+    "ROOT out = (f32[8,8], f32[8,8]) tuple(r0, r1)",
+];
+
+#[test]
+fn buckets_of_a_module_without_a_schedule_are_written_as_tuples() {
+    let (text, found) = written(&module(TWO_LAYERS), &[("d0", 100), ("d1", 100)]);
+    insta::assert_snapshot!(text);
+    // Two messages of 512 bytes each, and what they wait for.
+    assert_eq!((found.after.launches.len(), found.before.launches.len()), (2, 4));
+    assert_eq!(found.before.makespan_ns, 4 * 1256 + 200);
+}
+
+#[test]
+fn what_hides_behind_computation_shows_in_the_plan_and_not_in_the_text() {
+    let text = module(TWO_LAYERS);
+    let (printed, found) = written(&text, &[("d0", 5000), ("d1", 5000)]);
+    // The second gather runs behind the first product, and the first sum behind the second product.
+    assert_eq!(found.after.exposed_ns(), 2 * 1256);
+    let document = read(&printed);
+    let spot = Timeline::of(&document.graphs()[0], &costs(&document, &[("d0", 5000), ("d1", 5000)])).unwrap();
+    assert_eq!(spot.makespan_ns, found.before.makespan_ns);
+}
+
+#[test]
+fn waits_stand_right_behind_what_they_wait_for_again() {
+    let mut document = read(&module(TWO_LAYERS));
+    let costs = costs(&document, &[("d0", 5000), ("d1", 5000)]);
+    let (after, found) = planned(&document.graphs()[0].clone(), &costs, &options(None, Effort::Default));
+    let spot = waited_on_the_spot(&after);
+    bucketeer::ir::verify(&spot).unwrap();
+    assert_eq!(Timeline::of(&spot, &costs).unwrap().makespan_ns, found.before.makespan_ns);
+    document.graphs_mut()[0] = after;
+    let planned = document.print();
+    document.graphs_mut()[0] = spot;
+    assert_eq!(document.print(), planned);
+}
+
+#[test]
+fn a_module_with_one_collective_comes_back_byte_for_byte() {
+    let lines = ["x = f32[4] parameter(0)", "ROOT r = f32[4] all-reduce(x), replica_groups={}, to_apply=sum"];
+    let text = module(&lines);
+    assert_eq!(written(&text, &[]).0, text);
+}
+
+#[test]
+fn a_collective_whose_result_nobody_needs_is_kept() {
+    let lines = [
+        "x = f32[4] parameter(0)",
+        "r = f32[4] all-reduce(x), replica_groups={}, to_apply=sum",
+        "ROOT y = f32[4] negate(x)",
+    ];
+    let (text, found) = written(&module(&lines), &[("y", 3000)]);
+    assert!(text.contains("all-reduce(x)"), "{text}");
+    assert_eq!(found.after.makespan_ns, 3000);
+}
+
+#[test]
+fn control_predecessors_hold_in_a_plan() {
+    let lines = [
+        "x = f32[4] parameter(0)",
+        "y = f32[4] parameter(1)",
+        "n = f32[4] negate(x)",
+        "r = f32[4] all-reduce(y), replica_groups={}, to_apply=sum, control-predecessors={n}",
+        "s = f32[4] all-reduce(x), replica_groups={}, to_apply=sum",
+        "ROOT t = (f32[4], f32[4], f32[4]) tuple(r, s, n)",
+    ];
+    let (text, found) = written(&module(&lines), &[("n", 3000)]);
+    // Without the edge both would leave at once and hide behind `n`.
+    assert_eq!(found.after.makespan_ns, 3000 + 1016);
+    let place = |what: &str| text.find(what).unwrap_or_else(|| panic!("{what}\n{text}"));
+    assert!(place("control-predecessors={n}") > place("n = "), "{text}");
+}
+
+fn work(lines: &[&str], node: &str) -> Option<Work> {
+    let document = read(&module(lines));
+    let graph: &Graph = &document.graphs()[0];
+    let id = graph.order().iter().copied().find(|&id| graph.name_of(id) == node).unwrap();
+    graph.hlo.as_ref().unwrap().work.get(&id).cloned()
+}
+
+#[test]
+fn products_count_their_operations() {
+    let flops = |flops| Some(Work::Flops(vec![(flops, DType::F32)]));
+    let ab = ["a = f32[3,5,7] parameter(0)", "b = f32[3,7,11] parameter(1)"];
+    let dot = "ROOT d = f32[3,5,11] dot(a, b), lhs_batch_dims={0}, rhs_batch_dims={0}, lhs_contracting_dims={2}, \
+               rhs_contracting_dims={1}";
+    assert_eq!(work(&[ab[0], ab[1], dot], "d"), flops(2 * 3 * 5 * 7 * 11));
+    let cublas = |config: &str| {
+        format!(
+            "ROOT d = f32[3,5,11] custom-call(a, b), custom_call_target=\"__cublas$gemm\", \
+             backend_config={{\"gemm_backend_config\":{{{config}}}}}"
+        )
+    };
+    let known = cublas("\"rhs_contracting_dimensions\":[\"1\"],\"rhs_batch_dimensions\":[\"0\"]");
+    assert_eq!(work(&[ab[0], ab[1], &known], "d"), flops(2 * 3 * 5 * 7 * 11));
+    assert_eq!(work(&[ab[0], ab[1], &cublas("")], "d"), Some(Work::Unknown("a custom-call of `__cublas$gemm`".into())));
+    let filter = ["x = f32[2,9,9,4] parameter(0)", "k = f32[3,3,4,6] parameter(1)"];
+    let conv = "ROOT d = f32[2,7,7,6] convolution(x, k), window={size=3x3}, dim_labels=b01f_01io->b01f";
+    assert_eq!(work(&[filter[0], filter[1], conv], "d"), flops(2 * (2 * 7 * 7 * 6) * (3 * 3 * 4)));
+    let holes = "ROOT d = f32[2,16,16,6] convolution(x, k), window={size=3x3 pad=1_1x1_1 lhs_dilate=2x2}, \
+                 dim_labels=b01f_01io->b01f";
+    assert_eq!(work(&[filter[0], filter[1], holes], "d"), flops(2 * (2 * 16 * 16 * 6) * (3 * 3 * 4) / 4));
+}
+
+#[test]
+fn a_fusion_takes_its_bytes_and_the_products_in_its_body() {
+    let text = module(&[
+        "a = f32[64,64] parameter(0)",
+        "b = f32[64,64] parameter(1)",
+        "f = f32[64,64] fusion(a, b), kind=kCustom, calls=body",
+        "e = f32[64,64] fusion(a, b), kind=kLoop, calls=plain",
+        "r = f32[64,64] all-reduce(f), replica_groups={}, to_apply=sum",
+        "v = f32[4096] bitcast(e)",
+        "ROOT t = (f32[64,64], f32[4096]) tuple(r, v)",
+    ])
+    .replace(
+        "ENTRY",
+        "body {\n  p = f32[64,64] parameter(0)\n  q = f32[64,64] parameter(1)\n  ROOT d = f32[64,64] dot(p, q), \
+         lhs_contracting_dims={1}, rhs_contracting_dims={0}\n}\n\nplain {\n  p = f32[64,64] parameter(0)\n  \
+         q = f32[64,64] parameter(1)\n  ROOT d = f32[64,64] add(p, q)\n}\n\nENTRY",
+    );
+    let mut profile = Profile::named("h100").unwrap();
+    let rates = profile.rates.as_mut().unwrap();
+    (rates.memory_bytes_per_s, rates.f32_flops_per_s, rates.achieved_permille) = (1_000_000_000, 1_000_000_000, 1000);
+    let times = profile.costs(&read(&text).graphs()[0]).unwrap().compute_ns;
+    let times: Vec<(&str, u64)> = times.iter().map(|(name, &ns)| (&**name, ns)).collect();
+    // Three matrices at a byte a nanosecond; 2 * 64^3 operations at one a nanosecond.
+    assert_eq!(times, [("f", 524_288), ("e", 49_152)]);
+}
+
+#[test]
+fn what_computes_nobody_knows_how_much_is_refused_by_name_and_takes_a_measured_time() {
+    let text = module(&[
+        "x = f32[4] parameter(0)",
+        "c = f32[4] custom-call(x), custom_call_target=\"mine\"",
+        "u = f32[4] brand-new(c)",
+        "y = (f32[4], f32[4]) all-to-all(u, c), replica_groups={{0,1}}",
+        "z = f32[4] get-tuple-element(y), index=0",
+        "ROOT r = f32[4] all-reduce(z), replica_groups={}, to_apply=sum",
+    ]);
+    let document = read(&text);
+    let profile = Profile::named("h100").unwrap();
+    let error = profile.costs(&document.graphs()[0]).unwrap_err().to_string();
+    assert_eq!(
+        error,
+        "how much these compute is not known, so shapes do not say how long they take: `c`, a custom-call of `mine`; `u`, \
+         `brand-new`, which is not known; `y`, an all-to-all that the plan has no message for; state their times"
+    );
+    let measured: Map<u64> = ["c", "u", "y"].map(|node| (node.into(), 700)).into_iter().collect();
+    let costs = profile.costs_with(&document.graphs()[0], &measured).unwrap();
+    assert_eq!(costs.compute_ns, measured);
+    let found = plan(&mut document.graphs()[0].clone(), &costs, &options(None, Effort::Low)).unwrap();
+    assert_eq!(found.after.compute_ns, 2100);
+}
