@@ -17,7 +17,9 @@ use bucketeer::check::{self, Options};
 use bucketeer::ir::Graph;
 use bucketeer::passes::Pipeline;
 use bucketeer::passes::memory::MemoryCap;
-use bucketeer::passes::schedule::{Buckets, Effort, PlanError, ScheduleOptions, Timeline, plan, waited_on_the_spot};
+use bucketeer::passes::schedule::{
+    Buckets, Effort, PlanError, ScheduleOptions, Timeline, plan, plannable, waited_on_the_spot,
+};
 use bucketeer_formats::{Document, Format};
 use costs::CostsArgs;
 use pictures::Shown;
@@ -145,8 +147,9 @@ pub fn run(arguments: PlanArgs) -> Result<ExitStatus> {
         let count = crate::units::count(document.graphs().len(), "graph");
         bail!("{label} holds {count}; plan one at a time, with --graph N");
     };
-    let costs = arguments.costs.of(&source, &label)?;
     let refused = |error: PlanError| anyhow!(InputFault::of_file(&label, error.to_string()));
+    plannable(&source).map_err(refused)?;
+    let costs = arguments.costs.of(&source, &label)?;
     let before = Timeline::of(&source, &costs).map_err(|error| refused(error.into()))?;
     let cap_bytes = arguments.memory.bytes(before.peak_bytes);
     if arguments.as_written {

@@ -4,7 +4,7 @@
 //! waited for. Then the one merge pass of all policies merges what stands together, so that what it writes, and what
 //! proves it, is the same as everywhere.
 
-use super::problem::{KINDS, Maker, NONE, Problem, bucket_options};
+use super::problem::{KINDS, Maker, NONE, Problem, bucket_options, is_in_body};
 use super::state::{Run, State};
 use crate::ir::{Dependencies, Graph, NodeId, Op};
 use crate::passes::bucketing::BucketPlan;
@@ -28,7 +28,8 @@ pub(super) fn order(
         done: vec![false; graph.arena_len()],
         stack: Vec::new(),
     };
-    for &id in graph.order().iter().filter(|&&id| graph.node(id).op == Op::Input) {
+    // Bodies stand above all that calls them.
+    for &id in graph.order().iter().filter(|&&id| graph.node(id).op == Op::Input || is_in_body(graph, id)) {
         emit.node(id);
     }
     // By place: buckets that are waited for before it, and copies that are made before it or at it.

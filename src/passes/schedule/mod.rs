@@ -32,7 +32,7 @@ pub use bounds::{Bound, LowerBound};
 pub use costs::{CopyCost, CostError, Costs, GroupCosts, MessageCost, Piece};
 pub use on_the_spot::waited_on_the_spot;
 pub use own::{OwnBucket, OwnFault, OwnMembers, OwnPlan, OwnPlanError, plan_own};
-pub use problem::{PlanError, bucket_options};
+pub use problem::{PlanError, bucket_options, plannable};
 pub use profile::Profile;
 pub use spans::{Doing, Lane, Span};
 pub use timeline::{Launch, Timeline};

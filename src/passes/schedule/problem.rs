@@ -11,7 +11,7 @@ use super::Buckets;
 use super::costs::{CopyCost, CostError, Costs, MessageCost, message_bytes, operand_bytes};
 use super::timeline::members;
 use crate::ir::operators::{Alias, Fence, element_index};
-use crate::ir::{CollectiveKind, Dependencies, EffectTable, Graph, NodeId, Op, Variant};
+use crate::ir::{CollectiveKind, Dependencies, EffectTable, Graph, NodeId, Op, RegionId, Variant, communication};
 use crate::passes::bucketing::{BucketKind, BucketOptions, MixedDtype, Mode, Unpack, View};
 use crate::passes::liveness::value_bytes;
 use crate::passes::memory::alive::storages;
@@ -34,9 +34,24 @@ pub enum PlanError {
     #[error(transparent)]
     Cost(#[from] CostError),
     #[error(
-        "`{node}` stands in a loop, a branch or a called graph; planning takes graphs of one body, as PyTorch prints them"
+        "`{node}` stands in a loop, a branch or a called graph that stands among what calls it; planning takes bodies that stand \
+         above it, as HLO text has them, and graphs of one body, as PyTorch prints them"
     )]
     Region { node: String },
+    #[error(
+        "`{node}` communicates in `{body}`, the body of a loop, a branch or a call, and how often that runs is not known; planning \
+         takes messages of the entry alone. Unroll or inline what runs it, or have its buckets from `rewrite`"
+    )]
+    MessageInBody { node: String, body: String },
+    #[error(
+        "the costs give a time to `{node}`, which is in `{body}`, the body of a loop, a branch or a call; give its whole time to \
+         what runs it"
+    )]
+    TimeInBody { node: String, body: String },
+    #[error(
+        "a plan of your own takes programs of one body and without a schedule, and there is {found}; leave it to the plan"
+    )]
+    OwnForm { found: &'static str },
     #[error("the order of this module is a schedule that was chosen; planning takes modules without one")]
     Scheduled,
     #[error("the graph has {found} nodes that take time or communicate, which is above {most}")]
@@ -47,6 +62,39 @@ pub enum PlanError {
         "a peak of at most {cap_bytes} bytes is asked for; as it stands the graph needs {least_bytes}, and no plan was found below"
     )]
     Memory { cap_bytes: u64, least_bytes: u64 },
+}
+
+/// Whether a node stands in a loop, a branch or a called graph. All of it is its caller's time.
+pub(super) fn is_in_body(graph: &Graph, id: NodeId) -> bool {
+    graph.node(id).region != RegionId::ROOT
+}
+
+fn body_of(graph: &Graph, id: NodeId) -> String {
+    graph.region(graph.node(id).region).label.to_string()
+}
+
+/// Whether a graph has a form that can be planned: messages stand outside of bodies, and bodies above all that calls them, so
+/// that they stay where they are.
+///
+/// # Errors
+/// [`PlanError`], naming the first node that stands where planning does not look.
+pub fn plannable(graph: &Graph) -> Result<(), PlanError> {
+    let mut calls_begun = false;
+    for &id in graph.order() {
+        if !is_in_body(graph, id) {
+            calls_begun |= graph.node(id).op != Op::Input;
+            continue;
+        }
+        let node = graph.name_of(id).to_owned();
+        if graph.collective(id).is_some() || communication::of(graph, id).is_some() {
+            return Err(PlanError::MessageInBody { node, body: body_of(graph, id) });
+        }
+        // What a body reads from outside of bodies is not there yet.
+        if calls_begun || !graph.operands(id).iter().all(|&operand| is_in_body(graph, operand)) {
+            return Err(PlanError::Region { node });
+        }
+    }
+    Ok(())
 }
 
 /// A list of lists, end to end.
@@ -173,11 +221,12 @@ impl Problem {
         if graph.scheduled {
             return Err(PlanError::Scheduled);
         }
-        let inside = |&&id: &&NodeId| graph.node(id).region != crate::ir::RegionId::ROOT;
-        if let Some(&id) = graph.order().iter().find(inside) {
-            return Err(PlanError::Region { node: graph.name_of(id).to_owned() });
-        }
+        plannable(graph)?;
         costs.check(graph)?;
+        let in_body = |&&id: &&NodeId| is_in_body(graph, id) && costs.compute_ns.contains_key(graph.name_of(id));
+        if let Some(&id) = graph.order().iter().find(in_body) {
+            return Err(PlanError::TimeInBody { node: graph.name_of(id).to_owned(), body: body_of(graph, id) });
+        }
         let effects = EffectTable::of(graph);
         let mut builder = Builder::new(graph, dependencies, costs, &effects);
         builder.items()?;
@@ -278,7 +327,7 @@ impl<'a> Builder<'a> {
         let graph = self.graph;
         for &id in graph.order() {
             let op = graph.node(id).op;
-            if matches!(op, Op::Input | Op::Output) {
+            if matches!(op, Op::Input | Op::Output) || is_in_body(graph, id) {
                 continue;
             }
             let mut sources = Sources::default();
@@ -441,7 +490,7 @@ impl<'a> Builder<'a> {
         let mut index = vec![NONE; graph.arena_len()];
         let mut wholes = vec![NONE; graph.arena_len()];
         for &id in graph.order() {
-            if owner[id.index()] != Some(id) {
+            if owner[id.index()] != Some(id) || is_in_body(graph, id) {
                 continue;
             }
             let item = match self.item_of[id.index()] {
@@ -476,9 +525,9 @@ impl<'a> Builder<'a> {
         }
         let count = problem.storages.len();
         let (mut items, mut copies) = (vec![Vec::new(); count], vec![Vec::new(); count]);
-        for &id in graph.order() {
+        for &id in graph.order().iter().filter(|&&id| !is_in_body(graph, id)) {
             for &operand in graph.operands(id) {
-                let Some(of) = owner[operand.index()] else { continue };
+                let Some(of) = owner[operand.index()].filter(|of| index[of.index()] != NONE) else { continue };
                 let storage = index[of.index()] as usize;
                 let own = owner[id.index()].map_or(NONE, |own| index[own.index()]);
                 match (graph.node(id).op, self.item_of[id.index()]) {

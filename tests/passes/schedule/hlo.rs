@@ -4,7 +4,9 @@ use super::{Effort, options, planned};
 use bucketeer::check::{Options, prove_with};
 use bucketeer::ir::{DType, Graph, Work};
 use bucketeer::passes::schedule::costs::Map;
-use bucketeer::passes::schedule::{Costs, Planned, Profile, Timeline, plan, waited_on_the_spot};
+use bucketeer::passes::schedule::{
+    Costs, OwnPlan, Planned, Profile, Timeline, plan, plan_own, plannable, waited_on_the_spot,
+};
 use bucketeer_eval::{EvalOptions, compare};
 use bucketeer_formats::Document;
 
@@ -216,4 +218,90 @@ fn what_computes_nobody_knows_how_much_is_refused_by_name_and_takes_a_measured_t
     assert_eq!(costs.compute_ns, measured);
     let found = plan(&mut document.graphs()[0].clone(), &costs, &options(None, Effort::Low)).unwrap();
     assert_eq!(found.after.compute_ns, 2100);
+}
+
+/// A module in which `l` runs a loop over `x`, whose body has this line.
+fn with_loop(line: &str) -> String {
+    module(&[
+        "x = f32[4] parameter(0)",
+        "y = f32[4] parameter(1)",
+        "l = f32[4] while(x), condition=until, body=once",
+        "r = f32[4] all-reduce(l), replica_groups={}, to_apply=sum",
+        "s = f32[4] all-reduce(y), replica_groups={}, to_apply=sum",
+        "n = f32[4] negate(x)",
+        "ROOT t = (f32[4], f32[4], f32[4]) tuple(r, s, n)",
+    ])
+    .replace(
+        "ENTRY",
+        &format!(
+            "until {{\n  p = f32[4] parameter(0)\n  ROOT q = pred[] constant(false)\n}}\n\nonce {{\n  v = f32[4] parameter(0)\n  \
+             ROOT {line}\n}}\n\nENTRY"
+        ),
+    )
+}
+
+#[test]
+fn a_loop_without_messages_is_one_item_and_its_body_stays() {
+    let text = with_loop("w = f32[4] negate(v)");
+    let mut document = read(&text);
+    let source = document.graphs()[0].clone();
+    let costs = costs(&document, &[("l", 5000), ("n", 3000)]);
+    let (after, found) = planned(&source, &costs, &options(None, Effort::Default));
+    // One sum runs behind the loop, the other behind `n`.
+    assert_eq!((found.before.makespan_ns, found.after.makespan_ns), (10_032, 8_000));
+    document.graphs_mut()[0] = after;
+    let printed = String::from_utf8(document.print()).unwrap();
+    assert_eq!(printed.split("ENTRY").next(), text.split("ENTRY").next());
+    let moves = Options { launches_may_move: true, ..Options::default() };
+    assert!(prove_with(&source, &read(&printed).graphs()[0], moves).is_equal(), "{printed}");
+}
+
+#[test]
+fn a_loop_needs_a_stated_time_and_its_body_none() {
+    let document = read(&with_loop("w = f32[4] negate(v)"));
+    let graph = &document.graphs()[0];
+    let profile = Profile::named("h100").unwrap();
+    let error = profile.costs(graph).unwrap_err().to_string();
+    assert!(error.contains("`l`, a while; state their times"), "{error}");
+    let measured: Map<u64> = [("l".into(), 9000)].into_iter().collect();
+    let costs = profile.costs_with(graph, &measured).unwrap();
+    assert!(!costs.compute_ns.contains_key("w") && costs.compute_ns["l"] == 9000, "{:?}", costs.compute_ns);
+    let inside = Costs { compute_ns: [("w".into(), 7)].into_iter().collect(), ..costs };
+    let error = plan(&mut graph.clone(), &inside, &options(None, Effort::Low)).unwrap_err().to_string();
+    assert_eq!(
+        error,
+        "the costs give a time to `w`, which is in `once`, the body of a loop, a branch or a call; give its whole time to what runs \
+         it"
+    );
+}
+
+#[test]
+fn messages_in_a_loop_are_refused_by_name_and_body() {
+    for (line, node) in [
+        ("w = f32[4] all-reduce(v), replica_groups={}, to_apply=sum", "w"),
+        ("w = f32[4] all-to-all(v), replica_groups={{0,1}}, dimensions={0}", "w"),
+        ("w = f32[4] brand-new(v)", "w"),
+    ] {
+        let document = read(&with_loop(line));
+        let error = plannable(&document.graphs()[0]).unwrap_err().to_string();
+        assert_eq!(
+            error,
+            format!(
+                "`{node}` communicates in `once`, the body of a loop, a branch or a call, and how often that runs is not known; \
+                 planning takes messages of the entry alone. Unroll or inline what runs it, or have its buckets from `rewrite`"
+            )
+        );
+    }
+}
+
+#[test]
+fn a_plan_of_ones_own_takes_no_loops() {
+    let document = read(&with_loop("w = f32[4] negate(v)"));
+    let costs = costs(&document, &[]);
+    let error = plan_own(&mut document.graphs()[0].clone(), &costs, &OwnPlan::default(), None).unwrap_err().to_string();
+    assert_eq!(
+        error,
+        "a plan of your own takes programs of one body and without a schedule, and there is a loop, a branch or a called graph; leave \
+         it to the plan"
+    );
 }
