@@ -201,7 +201,9 @@ pub fn run(arguments: PlanArgs) -> Result<ExitStatus> {
     shown.push(Shown { name: "planned", graph, run: &planned.after });
     arguments.pictures.draw(&source.name, &shown)?;
     proven.iter().for_each(|line| talk::say(line));
-    if matches!(document.format(), Format::Hlo) {
+    if source.scheduled {
+        talk::say("  buckets are kept, and so is the order of all but launches that are split from their waits");
+    } else if matches!(document.format(), Format::Hlo) {
         let on_the_spot = Timeline::of(&waited_on_the_spot(&document.graphs()[0]), &costs)?;
         talk::say(&buckets_alone(&on_the_spot));
     }

@@ -2,7 +2,7 @@
 
 use super::entities::NodeId;
 use super::types::DType;
-use hashbrown::HashMap;
+use hashbrown::{HashMap, HashSet};
 use rustc_hash::FxBuildHasher;
 
 /// How much an instruction computes beside moving its operands and results through memory.
@@ -38,4 +38,6 @@ impl Work {
 pub struct HloFacts {
     /// Of each call that does more than move bytes, or may. What is not here moves the bytes of its operands and results.
     pub work: HashMap<NodeId, Work, FxBuildHasher>,
+    /// Collectives that are split into a start and a done, both of which XLA runs as one: `is_sync` in their config.
+    pub synchronous: HashSet<NodeId, FxBuildHasher>,
 }

@@ -9,13 +9,15 @@
 //!
 //! * a launch stays behind all that reads its operands above it, for it may write over them;
 //! * its wait stays above all that reads its operands below it, for that may write over them, too;
-//! * a wait for a launch of a parameter comes no later than it did, for an output may be written over a parameter.
+//! * a wait for a launch of a parameter comes no later than it did, and a launch whose result leaves the program no sooner, for an
+//!   output may be written over a parameter.
 //!
-//! Cost: linear in nodes and operands, but for launches of one operand, each of which looks at those before it.
+//! Cost: linear in nodes and operands, but for launches of one operand that are in flight together.
 
 use super::on_the_spot::is_synchronous;
-use super::times::is_free;
-use crate::ir::operators::{Alias, OperatorId, element_index};
+use super::problem::is_quiet;
+use super::times::{ends_another, is_free};
+use crate::ir::operators::{Alias, element_index};
 use crate::ir::{EffectTable, Graph, NodeId, Op};
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
@@ -52,6 +54,8 @@ pub(super) struct Fixed<'a> {
     roots: Vec<Vec<NodeId>>,
     readers: HashMap<NodeId, Readers, FxBuildHasher>,
     last: Option<NodeId>,
+    /// By arena index: whether the value leaves the program.
+    leaves: Vec<bool>,
     /// Launches of parameters that were waited for since the last that stays.
     landed: Vec<NodeId>,
 }
@@ -59,13 +63,27 @@ pub(super) struct Fixed<'a> {
 impl<'a> Fixed<'a> {
     pub(super) fn new(graph: &'a Graph, effects: &'a EffectTable) -> Self {
         let roots = vec![Vec::new(); graph.arena_len()];
-        Self { graph, effects, roots, readers: HashMap::default(), last: None, landed: Vec::new() }
+        let leaves = vec![false; graph.arena_len()];
+        let mut fixed =
+            Self { graph, effects, roots, readers: HashMap::default(), last: None, leaves, landed: Vec::new() };
+        for &id in graph.order().iter().rev() {
+            let hands_on = match graph.node(id).op {
+                Op::Output => true,
+                Op::Wait => fixed.leaves[id.index()],
+                Op::Call(_) => fixed.leaves[id.index()] && fixed.names(id),
+                Op::Input | Op::Collective(_) => false,
+            };
+            if hands_on {
+                graph.operands(id).iter().for_each(|operand| fixed.leaves[operand.index()] = true);
+            }
+        }
+        fixed
     }
 
     /// Whether a call only names what is there.
-    fn names(&self, id: NodeId) -> bool {
-        let work = self.graph.hlo.as_ref().is_some_and(|facts| facts.work.contains_key(&id));
-        !work && super::problem::is_quiet(self.effects, id) && is_free(self.graph, id, self.effects.get(id))
+    pub(super) fn names(&self, id: NodeId) -> bool {
+        let graph = self.graph;
+        is_quiet(self.effects, id) && is_free(graph, id, self.effects.get(id)) && !ends_another(graph.target_of(id))
     }
 
     /// Goes by a node, and says what it comes behind.
@@ -83,22 +101,26 @@ impl<'a> Fixed<'a> {
             Op::Input | Op::Output => self.roots[id.index()] = vec![id],
             Op::Wait => {
                 self.roots[id.index()].clone_from(&read);
-                for launch in read.into_iter().filter(|&root| graph.collective(root).is_some() && !blocks(graph, root)) {
+                for launch in read.into_iter().filter(|&root| graph.collective(root).is_some() && !blocks(graph, root))
+                {
                     self.wait(launch);
                 }
             }
             Op::Collective(_) if !blocks(graph, id) => {
+                if self.leaves[id.index()] {
+                    behind.nodes.extend(self.last);
+                }
                 for root in read {
                     let readers = self.readers.entry(root).or_default();
                     behind.nodes.extend(readers.last);
-                    behind.nodes.extend(readers.flying.iter().copied());
+                    behind.nodes.extend(readers.flying.last().copied());
                     behind.arrived.extend(readers.landed.iter().copied());
                     readers.flying.push(id);
                 }
                 self.roots[id.index()] = vec![id];
             }
             Op::Call(_) if self.names(id) => {
-                let tuple = |of: NodeId| graph.operator_of(of).map(|operator| operator.id()) == Some(OperatorId::HloTuple);
+                let tuple = |of: NodeId| graph.target_of(of) == "hlo-tuple";
                 self.roots[id.index()] = match (element_index(graph, id), graph.operands(id)) {
                     (Some(index), &[of]) if tuple(of) => {
                         let part = graph.operands(of).get(index as usize);

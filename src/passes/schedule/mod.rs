@@ -8,6 +8,7 @@ pub mod chain;
 pub mod costs;
 #[cfg(feature = "serde")]
 pub mod costs_json;
+mod fixed;
 mod flops;
 mod hull;
 pub mod nccl;

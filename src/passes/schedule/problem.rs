@@ -9,6 +9,7 @@
 
 use super::Buckets;
 use super::costs::{CopyCost, CostError, Costs, MessageCost, message_bytes, operand_bytes};
+use super::fixed::{Behind, Fixed, blocks};
 use super::timeline::members;
 use crate::ir::operators::{Alias, Fence, element_index};
 use crate::ir::{CollectiveKind, Dependencies, EffectTable, Graph, NodeId, Op, RegionId, Variant, communication};
@@ -52,8 +53,6 @@ pub enum PlanError {
         "a plan of your own takes programs of one body and without a schedule, and there is {found}; leave it to the plan"
     )]
     OwnForm { found: &'static str },
-    #[error("the order of this module is a schedule that was chosen; planning takes modules without one")]
-    Scheduled,
     #[error("the graph has {found} nodes that take time or communicate, which is above {most}")]
     TooLarge { found: usize, most: usize },
     #[error("a plan could not be put into its graph, which is a fault of bucketeer: {0}")]
@@ -218,9 +217,6 @@ pub(super) struct Problem {
 
 impl Problem {
     pub fn of(graph: &Graph, dependencies: &Dependencies, costs: &Costs, buckets: Buckets) -> Result<Self, PlanError> {
-        if graph.scheduled {
-            return Err(PlanError::Scheduled);
-        }
         plannable(graph)?;
         costs.check(graph)?;
         let in_body = |&&id: &&NodeId| is_in_body(graph, id) && costs.compute_ns.contains_key(graph.name_of(id));
@@ -231,7 +227,8 @@ impl Problem {
         let mut builder = Builder::new(graph, dependencies, costs, &effects);
         builder.items()?;
         let mut problem = builder.finish()?;
-        if buckets == Buckets::Kept {
+        // What a schedule has split is one message each: to merge them needs other shapes.
+        if buckets == Buckets::Kept || graph.scheduled {
             problem.messages.iter_mut().for_each(|message| message.class = NONE);
         }
         Ok(problem)
@@ -301,6 +298,8 @@ struct Builder<'a> {
     sources: Vec<Sources>,
     /// By arena index of plumbing: what leads to it.
     through: Vec<Sources>,
+    /// What a scheduled graph keeps.
+    fixed: Option<Fixed<'a>>,
 }
 
 impl<'a> Builder<'a> {
@@ -314,12 +313,21 @@ impl<'a> Builder<'a> {
             nodes: Vec::new(),
             sources: Vec::new(),
             through: vec![Sources::default(); graph.arena_len()],
+            fixed: graph.scheduled.then(|| Fixed::new(graph, effects)),
         }
     }
 
-    /// Whether a call does more than make a value, or takes time.
+    /// Whether a collective is sent beside what computes.
+    fn is_message(&self, id: NodeId) -> bool {
+        self.graph.collective(id).is_some() && !blocks(self.graph, id)
+    }
+
+    /// Whether a call does more than make a value, or takes time; in a schedule, whether it does more than name one.
     fn is_item(&self, id: NodeId) -> bool {
-        !is_quiet(self.effects, id) || self.costs.compute_ns.get(self.graph.name_of(id)).is_some_and(|&ns| ns > 0)
+        let stays = |fixed: &Fixed<'_>| !fixed.names(id);
+        self.fixed.as_ref().is_some_and(stays)
+            || !is_quiet(self.effects, id)
+            || self.costs.compute_ns.get(self.graph.name_of(id)).is_some_and(|&ns| ns > 0)
     }
 
     /// Finds the items and what leads to each node.
@@ -328,6 +336,9 @@ impl<'a> Builder<'a> {
         for &id in graph.order() {
             let op = graph.node(id).op;
             if matches!(op, Op::Input | Op::Output) || is_in_body(graph, id) {
+                if let (Op::Input, Some(fixed)) = (op, &mut self.fixed) {
+                    fixed.node(id);
+                }
                 continue;
             }
             let mut sources = Sources::default();
@@ -340,19 +351,21 @@ impl<'a> Builder<'a> {
                         self.through[before.index()] = through;
                     }
                     // A wait makes its collective's result valid.
-                    item if op == Op::Wait && graph.collective(before).is_some() => sources.arrived.push(item),
+                    item if op == Op::Wait && self.is_message(before) => sources.arrived.push(item),
                     item => sources.items.push(item),
                 }
+            }
+            if let Some(fixed) = &mut self.fixed {
+                let Behind { nodes, arrived } = fixed.node(id);
+                let item = |id: &NodeId| Some(self.item_of[id.index()]).filter(|&item| item != NONE);
+                sources.items.extend(nodes.iter().filter_map(item));
+                sources.arrived.extend(arrived.iter().filter_map(item));
             }
             sources.tidy();
             if op == Op::Wait {
                 // A wait for a part of a list is one for the launch.
-                let launches: Vec<u32> = sources
-                    .items
-                    .iter()
-                    .copied()
-                    .filter(|&item| graph.collective(self.nodes[item as usize]).is_some())
-                    .collect();
+                let launches: Vec<u32> =
+                    sources.items.iter().copied().filter(|&item| self.is_message(self.nodes[item as usize])).collect();
                 sources.arrived.extend(launches);
                 sources.tidy();
             }
@@ -373,9 +386,17 @@ impl<'a> Builder<'a> {
         if self.nodes.len() > most { Err(PlanError::TooLarge { found: self.nodes.len(), most }) } else { Ok(()) }
     }
 
+    /// How long computation takes at an item: a collective that blocks takes its message's time.
+    fn compute_ns(&self, id: NodeId) -> Result<u64, CostError> {
+        if self.graph.collective(id).is_some() {
+            return Ok(self.costs.of_collective(self.graph, id)?.ns(message_bytes(self.graph, id)?));
+        }
+        Ok(self.costs.compute_ns.get(self.graph.name_of(id)).copied().unwrap_or(0))
+    }
+
     fn finish(self) -> Result<Problem, PlanError> {
         let graph = self.graph;
-        let is_message = |item: u32| graph.collective(self.nodes[item as usize]).is_some();
+        let is_message = |item: u32| self.is_message(self.nodes[item as usize]);
         // Items that compute first, then messages.
         let (mut compute, mut sent) = (Vec::new(), Vec::new());
         for item in 0..self.nodes.len() as u32 {
@@ -405,9 +426,9 @@ impl<'a> Builder<'a> {
         let (messages, costs) = self.messages(&sent)?;
         let compute_nodes: Vec<NodeId> = compute.iter().map(|&item| self.nodes[item as usize]).collect();
         let compute_ns =
-            compute_nodes.iter().map(|&id| self.costs.compute_ns.get(graph.name_of(id)).copied().unwrap_or(0));
+            compute_nodes.iter().map(|&id| self.compute_ns(id)).collect::<Result<Vec<u64>, CostError>>()?;
         let mut problem = Problem {
-            compute_ns: compute_ns.collect(),
+            compute_ns,
             compute: compute_nodes,
             messages,
             costs,

@@ -174,6 +174,19 @@ fn parts(graph: &Graph) -> Vec<Option<u64>> {
     parts
 }
 
+/// Whether an instruction of HLO ends what another one began, which has its time.
+pub(super) fn ends_another(target: &str) -> bool {
+    target.starts_with("hlo-") && (target.ends_with("-done") || target.ends_with("-update"))
+}
+
+/// Whether a call takes no time, whatever its shapes.
+pub(super) fn is_free(graph: &Graph, id: NodeId, effects: &Effects) -> bool {
+    let moves = graph.hlo.as_ref().is_some_and(|facts| facts.work.contains_key(&id));
+    let (target, is_part) = (graph.target_of(id), element_index(graph, id).is_some());
+    let free = effects.shape_only || FREE.contains(&flops::operator(target)) || is_part || ends_another(target);
+    free || (effects.is_view() && !moves)
+}
+
 struct Timer<'a> {
     graph: &'a Graph,
     rates: &'a Rates,
@@ -192,9 +205,7 @@ impl Timer<'_> {
         }
         let operator = flops::operator(graph.target_of(id));
         let work = graph.hlo.as_ref().and_then(|facts| facts.work.get(&id));
-        let ends = operator.starts_with("hlo-") && (operator.ends_with("-done") || operator.ends_with("-update"));
-        let free = (effects.is_view() && work.is_none()) || effects.shape_only || FREE.contains(&operator) || ends;
-        if free || element_index(graph, id).is_some() || !self.has_tensors(id) {
+        if is_free(graph, id, effects) || !self.has_tensors(id) {
             return Ok(0);
         }
         let memory_ns = self.rates.bytes_ns(self.bytes(id, effects, operator)?);

@@ -52,6 +52,13 @@ fn written(text: &str, compute: &[(&str, u64)]) -> (String, Planned) {
     assert!(verdict.is_equal(), "{verdict}\n{printed}");
     let same = compare(&source, &again.graphs()[0], &EvalOptions::default()).unwrap();
     assert!(same.is_equal(), "{same:?}\n{printed}");
+    if source.scheduled {
+        // What is written takes what was planned, in as much memory, and all but launches and waits stand where they stood.
+        assert_eq!(again.graphs()[0].scheduled, source.scheduled);
+        let run = Timeline::of(&again.graphs()[0], &costs).unwrap();
+        assert_eq!((run.makespan_ns, run.peak_bytes), (found.after.makespan_ns, found.after.peak_bytes));
+        assert_eq!(stays(&printed), stays(text));
+    }
     (printed, found)
 }
 
@@ -304,4 +311,150 @@ fn a_plan_of_ones_own_takes_no_loops() {
         "a plan of your own takes programs of one body and without a schedule, and there is a loop, a branch or a called graph; leave \
          it to the plan"
     );
+}
+
+/// The names of the instructions of the entry that neither start nor end anything, nor name what is there.
+fn stays(text: &str) -> Vec<&str> {
+    let lines = text.split("ENTRY").nth(1).unwrap().lines().filter_map(|line| line.trim().split_once(" = "));
+    let moves = ["-start(", "-done(", "parameter(", "tuple(", "get-tuple-element(", "bitcast("];
+    lines.filter(|(_, rest)| !moves.iter().any(|opcode| rest.contains(opcode))).map(|(name, _)| name).collect()
+}
+
+fn scheduled(lines: &[&str]) -> String {
+    module(lines).replace("HloModule m,", "HloModule m, is_scheduled=true,")
+}
+
+/// The names of the entry, in order.
+fn names(text: &str) -> Vec<&str> {
+    let lines = text.split("ENTRY").nth(1).unwrap().lines().filter_map(|line| line.trim().split_once(" = "));
+    lines
+        .map(|(name, _)| name.trim_start_matches("ROOT "))
+        .filter(|name| *name != "x" && !name.starts_with('w'))
+        .collect()
+}
+
+const SCHEDULED_LAYERS: &[&str] = &[
+    "w0 = f32[4,8] parameter(0)",
+    "w1 = f32[4,8] parameter(1)",
+    "x = f32[8,8] parameter(2)",
+    "g0s = (f32[4,8], f32[8,8]) all-gather-start(w0), replica_groups={}, dimensions={0}",
+    "g0 = f32[8,8] all-gather-done(g0s)",
+    "d0 = f32[8,8] dot(x, g0), lhs_contracting_dims={1}, rhs_contracting_dims={0}",
+    "g1s = (f32[4,8], f32[8,8]) all-gather-start(w1), replica_groups={}, dimensions={0}",
+    "g1 = f32[8,8] all-gather-done(g1s)",
+    "d1 = f32[8,8] dot(d0, g1), lhs_contracting_dims={1}, rhs_contracting_dims={0}",
+    "r1s = f32[8,8] all-reduce-start(d1), replica_groups={}, to_apply=sum",
+    "r1 = f32[8,8] all-reduce-done(r1s)",
+    "n = f32[8,8] dot(x, x), lhs_contracting_dims={1}, rhs_contracting_dims={0}",
+    "ROOT out = (f32[8,8], f32[8,8]) tuple(r1, n)",
+];
+
+const LAYER_TIMES: &[(&str, u64)] = &[("d0", 5000), ("d1", 5000), ("n", 5000)];
+
+#[test]
+fn starts_and_dones_of_a_scheduled_module_move_and_its_order_is_written() {
+    let (text, found) = written(&scheduled(SCHEDULED_LAYERS), LAYER_TIMES);
+    insta::assert_snapshot!(text);
+    // The first gather cannot hide; all else does.
+    assert_eq!((found.before.exposed_ns(), found.after.exposed_ns()), (3 * 1256, 1256));
+}
+
+#[test]
+fn a_wait_for_a_parameter_comes_no_later_and_one_for_what_is_read_again_comes_before_that() {
+    // `r` is needed at the end alone; `u` may write over `d`, and `v` over the parameter.
+    let lines = |reads: &str| {
+        [
+            "x = f32[8] parameter(0)".to_owned(),
+            "w = f32[8] parameter(1)".to_owned(),
+            "d = f32[8] negate(x)".to_owned(),
+            format!("rs = f32[8] all-reduce-start({reads}), replica_groups={{}}, to_apply=sum"),
+            "r = f32[8] all-reduce-done(rs)".to_owned(),
+            "v = f32[8] negate(x)".to_owned(),
+            "u = f32[8] negate(d)".to_owned(),
+            "ROOT out = (f32[8], f32[8], f32[8]) tuple(r, u, v)".to_owned(),
+        ]
+    };
+    let times = [("d", 5000), ("v", 5000), ("u", 5000)];
+    let order = |reads: &str| {
+        let lines = lines(reads);
+        let text = scheduled(&lines.each_ref().map(String::as_str));
+        let printed = written(&text, &times).0;
+        names(&printed).into_iter().map(str::to_owned).collect::<Vec<_>>()
+    };
+    assert_eq!(order("d"), ["d", "rs", "v", "r", "u", "out"]);
+    // Nothing below may run beside it that did not; nor may it leave earlier, for its result is an output.
+    assert_eq!(order("w"), ["d", "rs", "r", "v", "u", "out"]);
+}
+
+#[test]
+fn a_start_stays_behind_what_reads_its_operand_above_it() {
+    let text = scheduled(&[
+        "x = f32[8] parameter(0)",
+        "d = f32[8] negate(x)",
+        "u = f32[8] negate(d)",
+        "v = f32[8] negate(x)",
+        "rs = f32[8] all-reduce-start(d), replica_groups={}, to_apply=sum",
+        "r = f32[8] all-reduce-done(rs)",
+        "o = f32[8] negate(r)",
+        "ROOT out = (f32[8], f32[8], f32[8]) tuple(o, u, v)",
+    ]);
+    // The start may write its result over `d`.
+    let (printed, _) = written(&text, &[("d", 5000), ("u", 5000), ("v", 5000)]);
+    assert_eq!(names(&printed), ["d", "u", "rs", "v", "r", "o", "out"]);
+}
+
+#[test]
+fn collectives_that_block_stay_where_they_are() {
+    let sync = "rs = f32[8] all-reduce-start(x), replica_groups={}, to_apply=sum, backend_config={\"is_sync\":true}";
+    for lines in
+        [&["r = f32[8] all-reduce(x), replica_groups={}, to_apply=sum"][..], &[sync, "r = f32[8] all-reduce-done(rs)"]]
+    {
+        let around = |lines: &[&str]| {
+            let mut all = vec!["x = f32[8] parameter(0)", "d = f32[8] negate(x)"];
+            all.extend(lines);
+            all.extend(["v = f32[8] negate(x)", "ROOT out = (f32[8], f32[8], f32[8]) tuple(r, d, v)"]);
+            scheduled(&all)
+        };
+        let text = around(lines);
+        let (printed, found) = written(&text, &[("d", 5000), ("v", 5000)]);
+        assert_eq!(printed, text);
+        assert_eq!(found.after.exposed_ns(), 1032);
+    }
+}
+
+#[test]
+fn a_scheduled_module_is_planned_within_its_cap_on_memory() {
+    // What is gathered is the most of what is alive.
+    let mut text = scheduled(SCHEDULED_LAYERS);
+    for name in ["x", "d0", "d1", "r1s", "r1", "n"] {
+        text = text.replace(&format!("  {name} = f32[8,8]"), &format!("  {name} = f32[1,8]"));
+    }
+    let document = read(&text);
+    let costs = costs(&document, LAYER_TIMES);
+    let graph = &document.graphs()[0];
+    let peak = Timeline::of(graph, &costs).unwrap().peak_bytes;
+    let (_, free) = planned(graph, &costs, &options(None, Effort::Default));
+    let (_, tight) = planned(graph, &costs, &options(Some(peak), Effort::Default));
+    assert!(free.after.peak_bytes > peak && free.after.makespan_ns < tight.after.makespan_ns);
+    assert!(tight.after.peak_bytes <= peak);
+}
+
+#[test]
+fn a_collective_in_an_async_wrapper_moves() {
+    let text = scheduled(&[
+        "x = f32[8] parameter(0)",
+        "d = f32[8] negate(x)",
+        "s = ((f32[8]), f32[4]) async-start(d), calls=wrapped",
+        "r = f32[4] async-done(s)",
+        "v = f32[8] negate(x)",
+        "ROOT out = (f32[4], f32[8]) tuple(r, v)",
+    ])
+    .replace(
+        "ENTRY",
+        "wrapped {\n  q = f32[8] parameter(0)\n  ROOT t = f32[4] reduce-scatter(q), replica_groups={}, dimensions={0}, \
+         to_apply=sum\n}\n\nENTRY",
+    );
+    let (printed, found) = written(&text, &[("d", 5000), ("v", 5000)]);
+    assert_eq!(names(&printed), ["d", "s", "v", "r", "out"]);
+    assert_eq!(found.after.exposed_ns(), 0);
 }

@@ -94,8 +94,7 @@ proptest! {
             Err(
                 PlanError::Region { .. }
                 | PlanError::MessageInBody { .. }
-                | PlanError::TimeInBody { .. }
-                | PlanError::Scheduled,
+                | PlanError::TimeInBody { .. },
             ) => prop_assert!(after == graph),
             Err(error) => return Err(TestCaseError::fail(error.to_string())),
             Ok(found) => {

@@ -29,7 +29,7 @@
 //! HLO has no effects on memory and no order beside operands and `control-predecessors`, which become order edges.
 //! Metadata is not a part of the graph, but for `op_name` of collectives.
 
-use super::attributes::first_number;
+use super::attributes::{first_number, is_sync};
 use super::calls::{self, Role, region_attributes};
 use super::collective::{self, Collectives, Decoded};
 use super::error::Fault;
@@ -377,6 +377,10 @@ impl<'t> Builder<'t> {
         let ty = self.graph.intern_type(result);
         let id = self.push(at, Op::Collective(op), name, ty, args, operands);
         self.graph.set_meta(id, meta);
+        let config = self.module.attribute(self.text, &self.module.instructions[at], "backend_config");
+        if starts && config.is_some_and(|value| is_sync(value.of(self.text))) {
+            self.facts.synchronous.insert(id);
+        }
         if !starts {
             let wait = format!("{}.wait", self.graph.text(name));
             let wait = self.new_name(&wait);
