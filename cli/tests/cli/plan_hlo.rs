@@ -46,7 +46,7 @@ fn a_module_is_planned_by_its_shapes_and_its_times_are_called_what_they_are() {
 #[test]
 fn what_has_no_time_by_its_shapes_is_named_with_what_to_do() {
     let folder =
-        Folder::with("step.hlo", &MODULE.replace("dot(d0, g1)", "custom-call(d0, g1), custom_call_target=\"mine\""));
+        Folder::with("step.hlo", MODULE.replace("dot(d0, g1)", "custom-call(d0, g1), custom_call_target=\"mine\""));
     folder
         .run("plan step.hlo --profile h100")
         .expect(1, &["`d1`, a custom-call of `mine`; state their times", "--times FILE"]);

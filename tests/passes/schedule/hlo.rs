@@ -302,15 +302,36 @@ fn messages_in_a_loop_are_refused_by_name_and_body() {
 }
 
 #[test]
-fn a_plan_of_ones_own_takes_no_loops() {
-    let document = read(&with_loop("w = f32[4] negate(v)"));
-    let costs = costs(&document, &[]);
-    let error = plan_own(&mut document.graphs()[0].clone(), &costs, &OwnPlan::default(), None).unwrap_err().to_string();
-    assert_eq!(
-        error,
-        "a plan of your own takes programs of one body and without a schedule, and there is a loop, a branch or a called graph; leave \
-         it to the plan"
+fn a_plan_of_ones_own_takes_no_loops_and_no_schedule() {
+    for (text, found) in [
+        (with_loop("w = f32[4] negate(v)"), "a loop, a branch or a called graph"),
+        (scheduled(SCHEDULED_LAYERS), "a schedule that was chosen"),
+    ] {
+        let document = read(&text);
+        let costs = costs(&document, &[]);
+        let error =
+            plan_own(&mut document.graphs()[0].clone(), &costs, &OwnPlan::default(), None).unwrap_err().to_string();
+        let expected = format!(
+            "a plan of your own takes programs of one body and without a schedule, and there is {found}; leave it to the plan"
+        );
+        assert_eq!(error, expected);
+    }
+}
+
+#[test]
+fn a_fusion_with_unknown_work_inside_is_refused_with_what_is_inside() {
+    let text = module(&[
+        "x = f32[4] parameter(0)",
+        "f = f32[4] fusion(x), kind=kCustom, calls=outer",
+        "ROOT r = f32[4] all-reduce(f), replica_groups={}, to_apply=sum",
+    ])
+    .replace(
+        "ENTRY",
+        "inner {\n  p = f32[4] parameter(0)\n  ROOT c = f32[4] custom-call(p), custom_call_target=\"mine\"\n}\n\nouter {\n  \
+         q = f32[4] parameter(0)\n  ROOT g = f32[4] fusion(q), kind=kLoop, calls=inner\n}\n\nENTRY",
     );
+    let error = Profile::named("h100").unwrap().costs(&read(&text).graphs()[0]).unwrap_err().to_string();
+    assert!(error.ends_with("how long they take: `f`, a custom-call of `mine`; state their times"), "{error}");
 }
 
 /// The names of the instructions of the entry that neither start nor end anything, nor name what is there.
