@@ -12,7 +12,8 @@
 //! * a wait for a launch of a parameter comes no later than it did, and a launch whose result leaves the program no sooner, for an
 //!   output may be written over a parameter.
 //!
-//! Cost: linear in nodes and operands, but for launches of one operand that are in flight together.
+//! Cost: linear in nodes and operands, but for launches of one operand that are in flight together, and for chains of calls that
+//! may hand out any of what they are given, of which HLO has none.
 
 use super::on_the_spot::is_synchronous;
 use super::problem::is_quiet;
