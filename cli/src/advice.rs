@@ -109,7 +109,11 @@ impl Answered for EvalError {
 
 impl Answered for CostError {
     fn option(&self) -> Option<&'static str> {
-        matches!(self, Self::NoRates { .. }).then_some("--times FILE, which scripts/times_with_pytorch.py writes")
+        match self {
+            Self::NoRates { .. } => Some("--times FILE, which scripts/times_with_pytorch.py writes"),
+            Self::NoWork { .. } => Some("--times FILE, as docs/planning.md writes it"),
+            _ => None,
+        }
     }
 }
 

@@ -11,13 +11,16 @@ use crate::fault::InputFault;
 use crate::input::{Facts, FactsArgs};
 use crate::proof::{self, Source};
 use crate::talk::Progress;
+use crate::units::time;
 use crate::{ExitStatus, input, output, talk};
 use anyhow::{Result, anyhow, bail};
 use bucketeer::check::{self, Options};
 use bucketeer::ir::Graph;
 use bucketeer::passes::Pipeline;
 use bucketeer::passes::memory::MemoryCap;
-use bucketeer::passes::schedule::{Buckets, Effort, PlanError, ScheduleOptions, Timeline, plan};
+use bucketeer::passes::schedule::{
+    Buckets, Effort, PlanError, ScheduleOptions, Timeline, plan, plannable, waited_on_the_spot,
+};
 use bucketeer_formats::{Document, Format};
 use costs::CostsArgs;
 use helps::Helps;
@@ -32,7 +35,7 @@ use std::path::PathBuf;
 /// run that same graph.
 #[derive(Debug, clap::Args)]
 pub struct PlanArgs {
-    /// The file to plan: FX text, a .pt2 archive or its model.json, native text or JSON,
+    /// The file to plan: FX text, a .pt2 archive or its model.json, XLA HLO text, native text or JSON,
     /// plain or gzip; `-` is stdin. It holds one graph, which is that of all ranks
     #[arg(value_name = "GRAPH")]
     graph: PathBuf,
@@ -142,17 +145,13 @@ pub fn run(arguments: PlanArgs) -> Result<ExitStatus> {
     let mut document = input::read_document(&arguments.graph)?;
     progress.pause(|| facts.apply(&mut document))?;
     input::well_formed(&label, &document)?;
-    if matches!(document.format(), Format::Hlo) {
-        bail!(
-            "{label}: planning takes graphs of PyTorch and our own text; the order of an HLO module is XLA's to choose"
-        );
-    }
     let Some(source) = document.only_graph().cloned() else {
         let count = crate::units::count(document.graphs().len(), "graph");
         bail!("{label} holds {count}; plan one at a time, with --graph N");
     };
-    let costs = arguments.costs.of(&source, &label)?;
     let refused = |error: PlanError| anyhow!(InputFault::of_file(&label, error.to_string()));
+    plannable(&source).map_err(refused)?;
+    let costs = arguments.costs.of(&source, &label)?;
     let before = Timeline::of(&source, &costs).map_err(|error| refused(error.into()))?;
     let cap_bytes = arguments.memory.bytes(before.peak_bytes);
     if arguments.as_written {
@@ -213,7 +212,23 @@ pub fn run(arguments: PlanArgs) -> Result<ExitStatus> {
     shown.push(Shown { name: "planned", graph, run: &planned.after });
     arguments.pictures.draw(&source.name, &shown)?;
     proven.iter().for_each(|line| talk::say(line));
+    if source.scheduled {
+        talk::say("  buckets are kept, and so is the order of all but launches that are split from their waits");
+    } else if matches!(document.format(), Format::Hlo) {
+        let on_the_spot = Timeline::of(&waited_on_the_spot(&document.graphs()[0]), &costs)?;
+        talk::say(&buckets_alone(&on_the_spot));
+    }
     Ok(verdict)
+}
+
+/// What is written of the plan of a module that XLA orders itself: its buckets.
+fn buckets_alone(on_the_spot: &Timeline) -> String {
+    format!(
+        "  XLA orders this module: the buckets are written, launches and waits are not. The planned time is that of a schedule \
+         that launches\n  and waits as planned, and was not measured; with each collective waited for on the spot, the written \
+         module takes {}",
+        time(on_the_spot.makespan_ns)
+    )
 }
 
 /// Proves a planned graph, and says on which conditions.

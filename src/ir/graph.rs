@@ -4,6 +4,7 @@ use super::args::{Arg, Args, ArgsTable, starts_with_list};
 use super::bodies::Bodies;
 use super::edit_log::{EditLog, Original};
 use super::entities::{ArgsId, GroupId, MetaId, Name, NodeId, RegionId, TypeId};
+use super::hlo_facts::HloFacts;
 use super::names::Names;
 use super::operators::{Operator, Operators};
 use super::ops::{Collective, GlobalRank, Op};
@@ -147,6 +148,8 @@ pub struct Graph {
     /// Whether the program order is a schedule that was chosen, as HLO text says with `is_scheduled=true`. Passes then
     /// merge only what nothing between depends on, so that no node but the merged collectives changes its place.
     pub scheduled: bool,
+    /// What an HLO module says beside; `None` for graphs of other forms.
+    pub hlo: Option<HloFacts>,
     /// What is declared of operators that no table knows. It is not a part of the graph's text.
     pub operators: Operators,
     /// The graphs that this one calls, where the file holds them. They are not part of its text.
@@ -178,6 +181,7 @@ impl Graph {
             control: Vec::new(),
             hints: IndexMap::new(),
             scheduled: false,
+            hlo: None,
             operators: Operators::default(),
             bodies: Bodies::default(),
         }

@@ -9,6 +9,7 @@ mod edit_log;
 mod effects;
 mod entities;
 mod graph;
+mod hlo_facts;
 #[cfg(feature = "serde")]
 pub mod json;
 mod names;
@@ -32,6 +33,7 @@ pub use effects::{Dependencies, Order, Slot};
 pub(crate) use effects::{EffectTable, Memory};
 pub use entities::{ArgsId, GroupId, MetaId, Name, NodeId, RegionId, TypeId};
 pub use graph::{ControlEdge, Graph, Meta, Node, ProcessGroup, Region, RegionKind, Strength};
+pub use hlo_facts::{HloFacts, Work};
 pub use names::Names;
 pub use operators::Operators;
 pub use ops::{Collective, CollectiveKind, GlobalRank, GroupRank, Op, ReduceOp, Variant};

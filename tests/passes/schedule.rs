@@ -4,6 +4,7 @@
 //! and other planners; none was made by this project.
 
 mod exhaustive;
+mod hlo;
 mod judged;
 mod own;
 mod refused;

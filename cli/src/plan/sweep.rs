@@ -8,7 +8,7 @@ use crate::{ExitStatus, output};
 use anyhow::{Context, Result};
 use bucketeer::ir::Graph;
 use bucketeer::passes::bucketing::{BucketKind, BucketOptions};
-use bucketeer::passes::schedule::{Buckets, Costs, Effort, PlanError, ScheduleOptions, Timeline, plan};
+use bucketeer::passes::schedule::{Buckets, Costs, Effort, PlanError, ScheduleOptions, Timeline, bucket_options, plan};
 use bucketeer::passes::select::Caps;
 use bucketeer::passes::{Pipeline, PipelineError};
 use serde::Serialize;
@@ -92,8 +92,9 @@ pub fn sweep(
 fn bucket(graph: &mut Graph, cap_bytes: Option<u64>) -> Result<(), PipelineError> {
     let caps = cap_bytes.map_or_else(Caps::default, Caps::bytes);
     let kinds = BucketKind::ALL.into_iter().filter(|kind| kind.is_default());
-    let options = kinds.map(|kind| BucketOptions { caps: caps.clone(), ..BucketOptions::new(kind) });
-    Pipeline::rewrite(options.collect()).run(graph).map(|_| ())
+    let options = kinds.map(|kind| BucketOptions { caps: caps.clone(), ..bucket_options(graph, kind) });
+    let passes = options.collect();
+    Pipeline::rewrite(passes).run(graph).map(|_| ())
 }
 
 /// Shows a sweep.

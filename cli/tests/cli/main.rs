@@ -16,6 +16,7 @@ mod output;
 mod own_plan;
 mod pictures;
 mod plan;
+mod plan_hlo;
 mod reading;
 mod rewrite;
 mod run;

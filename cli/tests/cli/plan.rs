@@ -151,10 +151,6 @@ fn what_cannot_be_planned_is_refused_with_what_and_where() {
     folder.run("plan g.txt --costs nowhere.json").expect(2, &["cannot read nowhere.json"]);
     folder.run("plan g.txt --costs costs.json --memory 10").expect(1, &["at most 10 bytes", "needs"]);
     folder.run("plan g.txt --costs costs.json --memory much").expect(2, &["expected normal, same, none"]);
-    let module = kit::root().join("fixtures/hlo/ar_five_sizes.hlo");
-    folder
-        .run(&format!("plan {} --costs costs.json", module.display()))
-        .expect(2, &["an HLO module is XLA's to choose"]);
     assert_eq!(folder.read("g.txt"), GRAPH);
 }
 

@@ -4,13 +4,16 @@
 //! waited for. Then the one merge pass of all policies merges what stands together, so that what it writes, and what
 //! proves it, is the same as everywhere.
 
-use super::problem::{KINDS, Maker, NONE, Problem, options};
+use super::fixed::blocks;
+use super::problem::{KINDS, Maker, NONE, Problem, bucket_options, is_in_body};
 use super::state::{Run, State};
 use crate::ir::{Dependencies, Graph, NodeId, Op};
 use crate::passes::bucketing::BucketPlan;
 use crate::passes::merge::{MergeError, MergeReport, merge_at};
 use crate::passes::order::Place;
 use crate::passes::own::{BucketPolicy, Candidates, PolicyError, plan_with};
+use hashbrown::HashMap;
+use rustc_hash::FxBuildHasher;
 
 /// The program order that a plan stands for.
 pub(super) fn order(
@@ -28,7 +31,8 @@ pub(super) fn order(
         done: vec![false; graph.arena_len()],
         stack: Vec::new(),
     };
-    for &id in graph.order().iter().filter(|&&id| graph.node(id).op == Op::Input) {
+    // Bodies stand above all that calls them.
+    for &id in graph.order().iter().filter(|&&id| graph.node(id).op == Op::Input || is_in_body(graph, id)) {
         emit.node(id);
     }
     // By place: buckets that are waited for before it, and copies that are made before it or at it.
@@ -37,11 +41,11 @@ pub(super) fn order(
         let gathers = problem.messages[state.head[bucket as usize] as usize].gathers;
         let at = run.waited_at(problem, state, bucket) as usize;
         // What is needed at a place is waited for there; a gather's members one by one, as they are read.
-        if !gathers && at < places {
+        if (!gathers || graph.scheduled) && at < places {
             waits[at].push(bucket);
         }
     }
-    let wait_of = waits_of(graph, problem);
+    let (wait_of, blocked) = (waits_of(graph, problem), waits_that_block(graph));
     let mut early: Vec<Vec<NodeId>> = vec![Vec::new(); places + 1];
     let mut early_before: Vec<Vec<NodeId>> = vec![Vec::new(); places + 1];
     for (at, storage) in problem.storages.iter().enumerate() {
@@ -69,7 +73,12 @@ pub(super) fn order(
         }
         early_before[at].iter().for_each(|&id| emit.node(id));
         match unit.checked_sub(computes) {
-            None => emit.node(problem.compute[unit as usize]),
+            None => {
+                let id = problem.compute[unit as usize];
+                emit.node(id);
+                // A collective that blocks is waited for at once.
+                blocked.get(&id).into_iter().flatten().for_each(|&wait| emit.node(wait));
+            }
             Some(bucket) => {
                 // All that its members need, and then they side by side.
                 for message in state.members(bucket) {
@@ -98,6 +107,17 @@ fn waits_of(graph: &Graph, problem: &Problem) -> Vec<Option<NodeId>> {
             if let Some(wait) = waits.get_mut(message_of[operand.index()] as usize) {
                 wait.get_or_insert(id);
             }
+        }
+    }
+    waits
+}
+
+/// The waits for each collective that blocks.
+fn waits_that_block(graph: &Graph) -> HashMap<NodeId, Vec<NodeId>, FxBuildHasher> {
+    let mut waits: HashMap<NodeId, Vec<NodeId>, FxBuildHasher> = HashMap::default();
+    for &id in graph.order().iter().filter(|&&id| graph.scheduled && graph.node(id).op == Op::Wait) {
+        for &launch in graph.operands(id).iter().filter(|&&launch| blocks(graph, launch)) {
+            waits.entry(launch).or_default().push(id);
         }
     }
     waits
@@ -171,7 +191,7 @@ pub(super) fn merge_planned(
 ) -> Result<Vec<(BucketPlan, MergeReport)>, ApplyError> {
     let mut done = Vec::new();
     for kind in KINDS {
-        let options = options(kind);
+        let options = bucket_options(graph, kind);
         if !options.applies_to(graph) {
             continue;
         }

@@ -199,6 +199,12 @@ pub enum CostError {
     NoClass { group: String, class: Class, kind: &'static str, profile: String, known: Vec<String> },
     #[error("`{node}` takes time, found neither a measured one nor rates in profile `{profile}`; expected one of them")]
     NoRates { node: String, profile: String },
+    #[error(
+        "how much these compute is not known, so shapes do not say how long they take: {}{}; state their times",
+        nodes.join("; "),
+        if *more > 0 { format!("; and {more} more") } else { String::new() }
+    )]
+    NoWork { nodes: Vec<String>, more: usize },
     #[error("`{node}`: found {found}, expected {expected}")]
     Shapes { node: String, found: String, expected: &'static str },
     #[error("the costs give a time to `{node}`, which is not a node of the graph")]

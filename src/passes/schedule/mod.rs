@@ -8,9 +8,11 @@ pub mod chain;
 pub mod costs;
 #[cfg(feature = "serde")]
 pub mod costs_json;
+mod fixed;
 mod flops;
 mod hull;
 pub mod nccl;
+mod on_the_spot;
 pub mod own;
 #[cfg(feature = "serde")]
 pub mod own_json;
@@ -29,8 +31,9 @@ pub mod torch_model;
 pub use apply::ApplyError;
 pub use bounds::{Bound, LowerBound};
 pub use costs::{CopyCost, CostError, Costs, GroupCosts, MessageCost, Piece};
+pub use on_the_spot::waited_on_the_spot;
 pub use own::{OwnBucket, OwnFault, OwnMembers, OwnPlan, OwnPlanError, plan_own};
-pub use problem::PlanError;
+pub use problem::{PlanError, bucket_options, plannable};
 pub use profile::Profile;
 pub use spans::{Doing, Lane, Span};
 pub use timeline::{Launch, Timeline};

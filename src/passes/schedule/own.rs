@@ -125,6 +125,11 @@ pub fn plan_own(
     own: &OwnPlan,
     cap_bytes: Option<u64>,
 ) -> Result<Planned, OwnPlanError> {
+    let has_bodies = graph.regions().len() > 1;
+    if has_bodies || graph.scheduled {
+        let found = if has_bodies { "a loop, a branch or a called graph" } else { "a schedule that was chosen" };
+        return Err(PlanError::OwnForm { found }.into());
+    }
     let before = Timeline::of(graph, costs).map_err(PlanError::from)?;
     let dependencies = Dependencies::of(graph);
     let problem = Problem::of(graph, &dependencies, costs, Buckets::Chosen)?;

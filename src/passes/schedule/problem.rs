@@ -9,10 +9,11 @@
 
 use super::Buckets;
 use super::costs::{CopyCost, CostError, Costs, MessageCost, message_bytes, operand_bytes};
+use super::fixed::{Behind, Fixed, blocks};
 use super::timeline::members;
 use crate::ir::operators::{Alias, Fence, element_index};
-use crate::ir::{CollectiveKind, Dependencies, EffectTable, Graph, NodeId, Op, Variant};
-use crate::passes::bucketing::{BucketKind, BucketOptions, View};
+use crate::ir::{CollectiveKind, Dependencies, EffectTable, Graph, NodeId, Op, RegionId, Variant, communication};
+use crate::passes::bucketing::{BucketKind, BucketOptions, MixedDtype, Mode, Unpack, View};
 use crate::passes::liveness::value_bytes;
 use crate::passes::memory::alive::storages;
 use crate::passes::rounds::Round;
@@ -34,11 +35,24 @@ pub enum PlanError {
     #[error(transparent)]
     Cost(#[from] CostError),
     #[error(
-        "`{node}` stands in a loop, a branch or a called graph; planning takes graphs of one body, as PyTorch prints them"
+        "`{node}` stands in a loop, a branch or a called graph that stands among what calls it; planning takes bodies that stand \
+         above it, as HLO text has them, and graphs of one body, as PyTorch prints them"
     )]
     Region { node: String },
-    #[error("the order of this module is a schedule that was chosen; planning takes modules without one")]
-    Scheduled,
+    #[error(
+        "`{node}` communicates in `{body}`, the body of a loop, a branch or a call, and how often that runs is not known; planning \
+         takes messages of the entry alone. Unroll or inline what runs it, or have its buckets from `rewrite`"
+    )]
+    MessageInBody { node: String, body: String },
+    #[error(
+        "the costs give a time to `{node}`, which is in `{body}`, the body of a loop, a branch or a call; give its whole time to \
+         what runs it"
+    )]
+    TimeInBody { node: String, body: String },
+    #[error(
+        "a plan of your own takes programs of one body and without a schedule, and there is {found}; leave it to the plan"
+    )]
+    OwnForm { found: &'static str },
     #[error("the graph has {found} nodes that take time or communicate, which is above {most}")]
     TooLarge { found: usize, most: usize },
     #[error("a plan could not be put into its graph, which is a fault of bucketeer: {0}")]
@@ -47,6 +61,39 @@ pub enum PlanError {
         "a peak of at most {cap_bytes} bytes is asked for; as it stands the graph needs {least_bytes}, and no plan was found below"
     )]
     Memory { cap_bytes: u64, least_bytes: u64 },
+}
+
+/// Whether a node stands in a loop, a branch or a called graph. All of it is its caller's time.
+pub(super) fn is_in_body(graph: &Graph, id: NodeId) -> bool {
+    graph.node(id).region != RegionId::ROOT
+}
+
+fn body_of(graph: &Graph, id: NodeId) -> String {
+    graph.region(graph.node(id).region).label.to_string()
+}
+
+/// Whether a graph has a form that can be planned: messages stand outside of bodies, and bodies above all that calls them, so
+/// that they stay where they are.
+///
+/// # Errors
+/// [`PlanError`], naming the first node that stands where planning does not look.
+pub fn plannable(graph: &Graph) -> Result<(), PlanError> {
+    let mut calls_begun = false;
+    for &id in graph.order() {
+        if !is_in_body(graph, id) {
+            calls_begun |= graph.node(id).op != Op::Input;
+            continue;
+        }
+        let node = graph.name_of(id).to_owned();
+        if graph.collective(id).is_some() || communication::of(graph, id).is_some() {
+            return Err(PlanError::MessageInBody { node, body: body_of(graph, id) });
+        }
+        // What a body reads from outside of bodies is not there yet.
+        if calls_begun || !graph.operands(id).iter().all(|&operand| is_in_body(graph, operand)) {
+            return Err(PlanError::Region { node });
+        }
+    }
+    Ok(())
 }
 
 /// A list of lists, end to end.
@@ -170,19 +217,18 @@ pub(super) struct Problem {
 
 impl Problem {
     pub fn of(graph: &Graph, dependencies: &Dependencies, costs: &Costs, buckets: Buckets) -> Result<Self, PlanError> {
-        if graph.scheduled {
-            return Err(PlanError::Scheduled);
-        }
-        let inside = |&&id: &&NodeId| graph.node(id).region != crate::ir::RegionId::ROOT;
-        if let Some(&id) = graph.order().iter().find(inside) {
-            return Err(PlanError::Region { node: graph.name_of(id).to_owned() });
-        }
+        plannable(graph)?;
         costs.check(graph)?;
+        let in_body = |&&id: &&NodeId| is_in_body(graph, id) && costs.compute_ns.contains_key(graph.name_of(id));
+        if let Some(&id) = graph.order().iter().find(in_body) {
+            return Err(PlanError::TimeInBody { node: graph.name_of(id).to_owned(), body: body_of(graph, id) });
+        }
         let effects = EffectTable::of(graph);
         let mut builder = Builder::new(graph, dependencies, costs, &effects);
         builder.items()?;
         let mut problem = builder.finish()?;
-        if buckets == Buckets::Kept {
+        // What a schedule has split is one message each: to merge them needs other shapes.
+        if buckets == Buckets::Kept || graph.scheduled {
             problem.messages.iter_mut().for_each(|message| message.class = NONE);
         }
         Ok(problem)
@@ -252,6 +298,8 @@ struct Builder<'a> {
     sources: Vec<Sources>,
     /// By arena index of plumbing: what leads to it.
     through: Vec<Sources>,
+    /// What a scheduled graph keeps.
+    fixed: Option<Fixed<'a>>,
 }
 
 impl<'a> Builder<'a> {
@@ -265,12 +313,21 @@ impl<'a> Builder<'a> {
             nodes: Vec::new(),
             sources: Vec::new(),
             through: vec![Sources::default(); graph.arena_len()],
+            fixed: graph.scheduled.then(|| Fixed::new(graph, effects)),
         }
     }
 
-    /// Whether a call does more than make a value, or takes time.
+    /// Whether a collective is sent beside what computes.
+    fn is_message(&self, id: NodeId) -> bool {
+        self.graph.collective(id).is_some() && !blocks(self.graph, id)
+    }
+
+    /// Whether a call does more than make a value, or takes time; in a schedule, whether it does more than name one.
     fn is_item(&self, id: NodeId) -> bool {
-        !is_quiet(self.effects, id) || self.costs.compute_ns.get(self.graph.name_of(id)).is_some_and(|&ns| ns > 0)
+        let stays = |fixed: &Fixed<'_>| !fixed.names(id);
+        self.fixed.as_ref().is_some_and(stays)
+            || !is_quiet(self.effects, id)
+            || self.costs.compute_ns.get(self.graph.name_of(id)).is_some_and(|&ns| ns > 0)
     }
 
     /// Finds the items and what leads to each node.
@@ -278,7 +335,10 @@ impl<'a> Builder<'a> {
         let graph = self.graph;
         for &id in graph.order() {
             let op = graph.node(id).op;
-            if matches!(op, Op::Input | Op::Output) {
+            if matches!(op, Op::Input | Op::Output) || is_in_body(graph, id) {
+                if let (Op::Input, Some(fixed)) = (op, &mut self.fixed) {
+                    fixed.node(id);
+                }
                 continue;
             }
             let mut sources = Sources::default();
@@ -291,19 +351,21 @@ impl<'a> Builder<'a> {
                         self.through[before.index()] = through;
                     }
                     // A wait makes its collective's result valid.
-                    item if op == Op::Wait && graph.collective(before).is_some() => sources.arrived.push(item),
+                    item if op == Op::Wait && self.is_message(before) => sources.arrived.push(item),
                     item => sources.items.push(item),
                 }
+            }
+            if let Some(fixed) = &mut self.fixed {
+                let Behind { nodes, arrived } = fixed.node(id);
+                let item = |id: &NodeId| Some(self.item_of[id.index()]).filter(|&item| item != NONE);
+                sources.items.extend(nodes.iter().filter_map(item));
+                sources.arrived.extend(arrived.iter().filter_map(item));
             }
             sources.tidy();
             if op == Op::Wait {
                 // A wait for a part of a list is one for the launch.
-                let launches: Vec<u32> = sources
-                    .items
-                    .iter()
-                    .copied()
-                    .filter(|&item| graph.collective(self.nodes[item as usize]).is_some())
-                    .collect();
+                let launches: Vec<u32> =
+                    sources.items.iter().copied().filter(|&item| self.is_message(self.nodes[item as usize])).collect();
                 sources.arrived.extend(launches);
                 sources.tidy();
             }
@@ -324,9 +386,17 @@ impl<'a> Builder<'a> {
         if self.nodes.len() > most { Err(PlanError::TooLarge { found: self.nodes.len(), most }) } else { Ok(()) }
     }
 
+    /// How long computation takes at an item: a collective that blocks takes its message's time.
+    fn compute_ns(&self, id: NodeId) -> Result<u64, CostError> {
+        if self.graph.collective(id).is_some() {
+            return Ok(self.costs.of_collective(self.graph, id)?.ns(message_bytes(self.graph, id)?));
+        }
+        Ok(self.costs.compute_ns.get(self.graph.name_of(id)).copied().unwrap_or(0))
+    }
+
     fn finish(self) -> Result<Problem, PlanError> {
         let graph = self.graph;
-        let is_message = |item: u32| graph.collective(self.nodes[item as usize]).is_some();
+        let is_message = |item: u32| self.is_message(self.nodes[item as usize]);
         // Items that compute first, then messages.
         let (mut compute, mut sent) = (Vec::new(), Vec::new());
         for item in 0..self.nodes.len() as u32 {
@@ -356,13 +426,14 @@ impl<'a> Builder<'a> {
         let (messages, costs) = self.messages(&sent)?;
         let compute_nodes: Vec<NodeId> = compute.iter().map(|&item| self.nodes[item as usize]).collect();
         let compute_ns =
-            compute_nodes.iter().map(|&id| self.costs.compute_ns.get(graph.name_of(id)).copied().unwrap_or(0));
+            compute_nodes.iter().map(|&id| self.compute_ns(id)).collect::<Result<Vec<u64>, CostError>>()?;
         let mut problem = Problem {
-            compute_ns: compute_ns.collect(),
+            compute_ns,
             compute: compute_nodes,
             messages,
             costs,
-            copy: self.costs.copy,
+            // Buckets of HLO take their members as they are.
+            copy: if graph.hlo.is_some() { CopyCost::default() } else { self.costs.copy },
             groups: graph.groups().len(),
             before,
             after,
@@ -418,7 +489,7 @@ impl<'a> Builder<'a> {
         let mut classes = vec![NONE; self.graph.arena_len()];
         let mut keys = IndexSet::<_, FxBuildHasher>::default();
         for kind in KINDS {
-            let options = options(kind);
+            let options = bucket_options(self.graph, kind);
             if !options.applies_to(self.graph) {
                 continue;
             }
@@ -440,7 +511,7 @@ impl<'a> Builder<'a> {
         let mut index = vec![NONE; graph.arena_len()];
         let mut wholes = vec![NONE; graph.arena_len()];
         for &id in graph.order() {
-            if owner[id.index()] != Some(id) {
+            if owner[id.index()] != Some(id) || is_in_body(graph, id) {
                 continue;
             }
             let item = match self.item_of[id.index()] {
@@ -475,9 +546,9 @@ impl<'a> Builder<'a> {
         }
         let count = problem.storages.len();
         let (mut items, mut copies) = (vec![Vec::new(); count], vec![Vec::new(); count]);
-        for &id in graph.order() {
+        for &id in graph.order().iter().filter(|&&id| !is_in_body(graph, id)) {
             for &operand in graph.operands(id) {
-                let Some(of) = owner[operand.index()] else { continue };
+                let Some(of) = owner[operand.index()].filter(|of| index[of.index()] != NONE) else { continue };
                 let storage = index[of.index()] as usize;
                 let own = owner[id.index()].map_or(NONE, |own| index[own.index()]);
                 match (graph.node(id).op, self.item_of[id.index()]) {
@@ -541,7 +612,14 @@ impl<'a> Builder<'a> {
 /// Kinds that the planner merges.
 pub(super) const KINDS: [BucketKind; 3] = [BucketKind::AllGather, BucketKind::ReduceScatter, BucketKind::AllReduce];
 
-/// The options that its buckets are made with: no cap, as the plan says what travels together.
-pub(super) fn options(kind: BucketKind) -> BucketOptions {
-    BucketOptions { caps: Caps::default(), ..BucketOptions::new(kind) }
+/// The options that its buckets are made with: no cap, as the plan says what travels together. In HLO a bucket takes its
+/// members as they are, of any dtypes where nothing is summed.
+#[must_use]
+pub fn bucket_options(graph: &Graph, kind: BucketKind) -> BucketOptions {
+    let mut options = BucketOptions { caps: Caps::default(), ..BucketOptions::new(kind) };
+    if graph.hlo.is_some() {
+        (options.mode, options.unpack) = (Mode::Coalesced, Unpack::Views);
+        options.mixed_dtype = if kind.mixes_dtypes() { MixedDtype::Bytes } else { MixedDtype::Split };
+    }
+    options
 }

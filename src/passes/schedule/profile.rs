@@ -218,7 +218,7 @@ impl Profile {
     fn compute(&self, graph: &Graph, measured: &Map<u64>) -> Result<Map<u64>, CostError> {
         check_names(graph, measured)?;
         // Without rates this says which calls take time at all.
-        let mut compute_ns = times::of_graph(graph, self.rates.as_ref().unwrap_or(&NOMINAL))?;
+        let mut compute_ns = times::beside(graph, self.rates.as_ref().unwrap_or(&NOMINAL), measured)?;
         let unknown = compute_ns.keys().find(|&node| self.rates.is_none() && !measured.contains_key(node));
         if let Some(node) = unknown {
             return Err(CostError::NoRates { node: node.to_string(), profile: self.name.to_string() });

@@ -8,7 +8,7 @@
 //!
 //! Messages of one group run one at a time, in program order; groups run side by side. A launch that packs two or more
 //! members pays for the copies on the compute clock: before it by the bytes that are packed, and, for a gather, after its
-//! first wait by the bytes that are unpacked. The step ends when all clocks have; what it takes beyond its computation is
+//! first wait by the bytes that are unpacked; one of HLO that takes its members as they are pays for none. The step ends when all clocks have; what it takes beyond its computation is
 //! *exposed*.
 //!
 //! # Memory
@@ -154,7 +154,7 @@ impl<'a> Clocks<'a> {
         let bytes = message_bytes(graph, id)?;
         let ns = self.costs.of_collective(graph, id)?.ns(bytes);
         let members = members(graph, id);
-        if members > 1 {
+        if members > 1 && is_copied(graph, id) {
             let packed = operand_bytes(graph, id).ok_or_else(|| CostError::Size { node: graph.name_of(id).into() })?;
             self.now += u128::from(self.costs.copy.ns(packed));
         }
@@ -174,13 +174,21 @@ impl<'a> Clocks<'a> {
         let end = u128::from(launch.end_ns);
         launch.stalled_ns += u64::try_from(end.saturating_sub(self.now)).unwrap_or(u64::MAX);
         self.now = self.now.max(end);
-        if launch.wait.replace(launch.wait.unwrap_or(id)).is_none() && launch.members > 1 {
+        if launch.wait.replace(launch.wait.unwrap_or(id)).is_none()
+            && launch.members > 1
+            && is_copied(self.graph, launch.node)
+        {
             let kind = self.graph.collective(launch.node).map(|collective| collective.kind.name());
             if kind == Some("all_gather") {
                 self.now += u128::from(self.costs.copy.ns(launch.bytes));
             }
         }
     }
+}
+
+/// Whether the members of a launch are copied into a buffer and out of it. XLA hands several operands to one launch.
+fn is_copied(graph: &Graph, id: NodeId) -> bool {
+    graph.hlo.is_none() || !graph.collective(id).is_some_and(|collective| collective.coalesced)
 }
 
 /// How many tensors travel in a launch: those of its list, or those that are packed into what it is given.

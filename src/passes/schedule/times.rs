@@ -12,8 +12,9 @@
 //! | one that packs a bucket, or copies its members out | none: [`CopyCost`](super::costs::CopyCost) has their time |
 //! | one that runs graphs (`invoke_subgraph`, `cond`) | its longest graph's time |
 //!
-//! A dimension whose stride is 0 is read once. What an instruction of HLO computes does not show in its shapes, so it takes its
-//! bytes alone. Measured times beat all of this: see [`override_times`].
+//! A dimension whose stride is 0 is read once. How much an instruction of HLO computes is [`Work`], which the reader counts; one
+//! whose work nobody knows is refused by name, and needs a measured time. Measured times beat all of this: see
+//! [`override_times`].
 
 use super::costs::{CostError, Costs, Map, check_names};
 use super::flops;
@@ -21,13 +22,24 @@ use super::profile::Rates;
 use super::timeline::copies_of_buckets;
 use crate::ir::bodies::called_graphs;
 use crate::ir::operators::{Alias, Effects, element_index};
-use crate::ir::{DType, Dim, EffectTable, Graph, NodeId, Op, TensorType, Type};
+use crate::ir::{DType, Dim, EffectTable, Graph, NodeId, Op, RegionId, TensorType, Type, Work};
 use crate::passes::liveness::value_bytes;
 use hashbrown::HashSet;
 use rustc_hash::FxBuildHasher;
 
 /// Operators that read of their first operand as much as they make.
-const LOOKS_UP: &[&str] = &["embedding", "index", "index_select", "gather", "take", "slice_copy", "select_copy"];
+const LOOKS_UP: &[&str] = &[
+    "embedding",
+    "index",
+    "index_select",
+    "gather",
+    "take",
+    "slice_copy",
+    "select_copy",
+    "slice",
+    "hlo-gather",
+    "hlo-dynamic-slice",
+];
 
 /// Operators that read nothing of what they write over.
 const OVERWRITES: &[&str] = &["copy", "fill", "zero", "set"];
@@ -45,7 +57,11 @@ const FREE: &[&str] = &[
     "hlo-get-tuple-element",
     "hlo-parameter",
     "hlo-tuple",
+    "hlo-add-dependency",
     "hlo-after-all",
+    "hlo-domain",
+    "hlo-opt-barrier",
+    "hlo-optimization-barrier",
     "hlo-partition-id",
     "hlo-replica-id",
 ];
@@ -90,16 +106,28 @@ impl Rates {
 /// # Errors
 /// [`CostError::Size`] or [`CostError::Shapes`], naming a node whose sizes are not known or do not fit its operator.
 pub fn of_graph(graph: &Graph, rates: &Rates) -> Result<Map<u64>, CostError> {
+    beside(graph, rates, &Map::default())
+}
+
+/// The times of all calls that take any and that have no measured time. What a region does is its caller's time.
+pub(super) fn beside(graph: &Graph, rates: &Rates, measured: &Map<u64>) -> Result<Map<u64>, CostError> {
+    let is_timed = |id: NodeId| {
+        let node = graph.node(id);
+        let is_call = matches!(node.op, Op::Call(_)) && (graph.hlo.is_none() || node.region == RegionId::ROOT);
+        is_call && !measured.contains_key(graph.name_of(id))
+    };
+    unknown_work(graph, graph.order().iter().copied().filter(|&id| is_timed(id)))?;
     let mut is_read = vec![false; graph.arena_len()];
     for &id in graph.order() {
         graph.operands(id).iter().for_each(|operand| is_read[operand.index()] = true);
     }
     let timer = Timer { graph, rates, parts: parts(graph), is_read };
     let effects = EffectTable::of(graph);
-    let copies = copies_of_buckets(graph);
+    // An HLO bucket copies nothing.
+    let copies = if graph.hlo.is_some() { vec![false; graph.arena_len()] } else { copies_of_buckets(graph) };
     let mut times = Map::default();
     for &id in graph.order() {
-        if matches!(graph.node(id).op, Op::Call(_)) && !copies[id.index()] {
+        if is_timed(id) && !copies[id.index()] {
             let ns = timer.call(id, effects.get(id))?;
             if ns > 0 {
                 times.insert(graph.name_of(id).into(), ns);
@@ -108,6 +136,21 @@ pub fn of_graph(graph: &Graph, rates: &Rates) -> Result<Map<u64>, CostError> {
     }
     Ok(times)
 }
+
+/// Refuses calls of which nobody knows how much they compute.
+fn unknown_work(graph: &Graph, calls: impl Iterator<Item = NodeId>) -> Result<(), CostError> {
+    let Some(facts) = &graph.hlo else { return Ok(()) };
+    let mut found = calls.filter_map(|id| match facts.work.get(&id)? {
+        Work::Unknown(what) => Some(format!("`{}`, {what}", graph.name_of(id))),
+        Work::Flops(_) => None,
+    });
+    let nodes: Vec<String> = found.by_ref().take(MOST_NAMED).collect();
+    let more = found.count();
+    if nodes.is_empty() { Ok(()) } else { Err(CostError::NoWork { nodes, more }) }
+}
+
+/// Most nodes that an error names.
+const MOST_NAMED: usize = 5;
 
 /// Puts measured times into costs, in place of those by shapes.
 ///
@@ -131,6 +174,19 @@ fn parts(graph: &Graph) -> Vec<Option<u64>> {
     parts
 }
 
+/// Whether an instruction of HLO ends what another one began, which has its time.
+pub(super) fn ends_another(target: &str) -> bool {
+    target.starts_with("hlo-") && (target.ends_with("-done") || target.ends_with("-update"))
+}
+
+/// Whether a call takes no time, whatever its shapes.
+pub(super) fn is_free(graph: &Graph, id: NodeId, effects: &Effects) -> bool {
+    let moves = graph.hlo.as_ref().is_some_and(|facts| facts.work.contains_key(&id));
+    let (target, is_part) = (graph.target_of(id), element_index(graph, id).is_some());
+    let free = effects.shape_only || FREE.contains(&flops::operator(target)) || is_part || ends_another(target);
+    free || (effects.is_view() && !moves)
+}
+
 struct Timer<'a> {
     graph: &'a Graph,
     rates: &'a Rates,
@@ -148,11 +204,15 @@ impl Timer<'_> {
             return bodies.try_fold(0, |longest: u64, body| Ok(longest.max(self.body(body)?)));
         }
         let operator = flops::operator(graph.target_of(id));
-        let free = effects.is_view() || effects.shape_only || FREE.contains(&operator);
-        if free || element_index(graph, id).is_some() || !self.has_tensors(id) {
+        let work = graph.hlo.as_ref().and_then(|facts| facts.work.get(&id));
+        if is_free(graph, id, effects) || !self.has_tensors(id) {
             return Ok(0);
         }
         let memory_ns = self.rates.bytes_ns(self.bytes(id, effects, operator)?);
+        if let Some(Work::Flops(list)) = work {
+            let all = list.iter().map(|&(flops, dtype)| self.rates.flops_ns(flops, dtype));
+            return Ok(memory_ns.max(all.fold(0, u64::saturating_add)));
+        }
         let counted = flops::of_call(graph, id)?;
         Ok(memory_ns.max(counted.map_or(0, |(flops, dtype)| self.rates.flops_ns(flops, dtype))))
     }
@@ -185,7 +245,7 @@ impl Timer<'_> {
         let makes = match effects.alias {
             _ if effects.assumed => true,
             Alias::Fresh | Alias::Any => true,
-            Alias::Of(_) | Alias::Written => false,
+            Alias::Of(_) | Alias::Written => graph.hlo.is_some(),
         };
         let made = if makes { self.value(id).ok_or_else(unknown)? } else { 0 };
         let mut bytes = made;

@@ -567,7 +567,7 @@ fn random_plans_of_random_graphs_are_refused_or_proven_and_run_as_they_say() {
                 holds(&graph, &after, &costs, &plan);
                 taken.set(taken.get() + u32::from(planned.before.launches.len() > 1));
             }
-            Err(OwnPlanError::Plan(PlanError::Region { .. } | PlanError::Scheduled)) => {}
+            Err(OwnPlanError::Plan(PlanError::OwnForm { .. })) => {}
             Err(OwnPlanError::Faults(faults)) => {
                 prop_assert!(!faults.is_empty());
                 refused.set(refused.get() + 1);

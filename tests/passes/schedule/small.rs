@@ -70,12 +70,12 @@ fn plans_of_real_small_graphs_compute_the_same_bit_for_bit() {
 }
 
 #[test]
-fn graphs_with_regions_are_refused_by_name() {
+fn messages_in_bodies_are_refused_by_name() {
     let text = "a = input f32[4]\nregion loop(n=2) {\n  r = all_reduce(a, sum, G0:2)\n  w = wait(r)\n}\noutput(w)";
     let mut graph = bucketeer::ir::text::parse(text).unwrap();
     let costs = made_up(&graph);
     let error = plan(&mut graph, &costs, &options(None, Effort::Low)).unwrap_err();
-    assert!(matches!(&error, PlanError::Region { node } if node == "r"), "{error}");
+    assert!(matches!(&error, PlanError::MessageInBody { node, .. } if node == "r"), "{error}");
 }
 
 proptest! {
@@ -91,7 +91,11 @@ proptest! {
         let mut how = options(cap, Effort::Work(200_000));
         how.buckets = if kept { Buckets::Kept } else { Buckets::Chosen };
         match plan(&mut after, &costs, &how) {
-            Err(PlanError::Region { .. } | PlanError::Scheduled) => prop_assert!(after == graph),
+            Err(
+                PlanError::Region { .. }
+                | PlanError::MessageInBody { .. }
+                | PlanError::TimeInBody { .. },
+            ) => prop_assert!(after == graph),
             Err(error) => return Err(TestCaseError::fail(error.to_string())),
             Ok(found) => {
                 prop_assert!(verify(&after).is_ok(), "{:?}", verify(&after));

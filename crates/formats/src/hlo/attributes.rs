@@ -51,7 +51,16 @@ pub(super) fn numbers(value: &str) -> Option<Vec<u32>> {
 /// Whether a backend's config, as JSON or as an escaped string of JSON, says that the loop pipeliner moved the
 /// instruction.
 pub(super) fn is_pipelined(config: &str) -> bool {
-    let after = config.split_once("is_pipelined").map_or("", |(_, after)| after);
+    states(config, "is_pipelined")
+}
+
+/// Whether it says that both halves of the instruction run as one.
+pub(super) fn is_sync(config: &str) -> bool {
+    states(config, "is_sync")
+}
+
+fn states(config: &str, key: &str) -> bool {
+    let after = config.split_once(key).map_or("", |(_, after)| after);
     after.trim_start_matches(['\\', '"', ':', ' ']).starts_with("true")
 }
 

@@ -29,17 +29,18 @@
 //! HLO has no effects on memory and no order beside operands and `control-predecessors`, which become order edges.
 //! Metadata is not a part of the graph, but for `op_name` of collectives.
 
-use super::attributes::first_number;
+use super::attributes::{first_number, is_sync};
 use super::calls::{self, Role, region_attributes};
 use super::collective::{self, Collectives, Decoded};
 use super::error::Fault;
 use super::lex::Span;
 use super::module::{Instruction, Module, is_async, is_call};
 use super::opcodes::{Doing, doing};
+use super::work::Works;
 use super::{domains, layout, shape};
 use bucketeer::ir::communication;
 use bucketeer::ir::{
-    Arg, Args, ArgsId, ControlEdge, Graph, Name, Names, NodeId, Op, Region, RegionId, Strength, Type, TypeId,
+    Arg, Args, ArgsId, ControlEdge, Graph, HloFacts, Name, Names, NodeId, Op, Region, RegionId, Strength, Type, TypeId,
 };
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
@@ -95,6 +96,8 @@ struct Builder<'t> {
     /// By computation that is part of its caller: what communicates in it. Empty if nothing does.
     hidden: Vec<Option<u32>>,
     collectives: Collectives<'t>,
+    works: Works<'t>,
+    facts: HloFacts,
     graph: Graph,
     links: Links,
     region: RegionId,
@@ -141,6 +144,8 @@ impl<'t> Builder<'t> {
             digests: calls::digests(text, module),
             hidden,
             collectives: Collectives::new(text, module)?,
+            works: Works::new(text, module),
+            facts: HloFacts::default(),
             graph,
             links,
             region: RegionId::ROOT,
@@ -372,6 +377,10 @@ impl<'t> Builder<'t> {
         let ty = self.graph.intern_type(result);
         let id = self.push(at, Op::Collective(op), name, ty, args, operands);
         self.graph.set_meta(id, meta);
+        let config = self.module.attribute(self.text, &self.module.instructions[at], "backend_config");
+        if starts && config.is_some_and(|value| is_sync(value.of(self.text))) {
+            self.facts.synchronous.insert(id);
+        }
         if !starts {
             let wait = format!("{}.wait", self.graph.text(name));
             let wait = self.new_name(&wait);
@@ -396,7 +405,8 @@ impl<'t> Builder<'t> {
             if let Some((target, args)) = layout::operator(text, module, instruction, &types, self.graph.ty(ty)) {
                 let args = self.graph.intern_args(args);
                 let target = self.graph.intern(target);
-                self.push(at, Op::Call(target), name, ty, args, &operands);
+                let id = self.push(at, Op::Call(target), name, ty, args, &operands);
+                self.facts.work.extend(self.works.of(instruction).map(|work| (id, work)));
                 return Ok(());
             }
         }
@@ -472,6 +482,7 @@ impl<'t> Builder<'t> {
         };
         self.buffer = buffer;
         let id = self.push(at, Op::Call(target), name, ty, args, &operands);
+        self.facts.work.extend(self.works.of(instruction).map(|work| (id, work)));
         let acts = communicates.is_some() && communication::of(&self.graph, id).is_some_and(|one| one.keeps_order());
         if effects > 0 || acts {
             self.effects[computation].push(id);
@@ -532,6 +543,7 @@ impl<'t> Builder<'t> {
         self.links.instruction.push(NONE);
         order.push(output);
         self.graph.set_order(order);
+        self.graph.hlo = Some(self.facts);
         self.graph.start_edit_log();
         Ok((self.graph, self.links))
     }

@@ -9,6 +9,7 @@
 //! * `shape`, `groups`, `attributes`: what is inside of them;
 //! * `opcodes`, `calls`, `domains`, `reducers`, `collective`, `layout`: what the graph needs to know of opcodes, calls,
 //!   sharding domains, reductions, collectives and instructions that move elements;
+//! * `work`: how much instructions compute;
 //! * `graph`: the module as a graph;
 //! * `write`, `emit`, `notes`: the text again, with what changed.
 
@@ -28,6 +29,7 @@ mod notes;
 mod opcodes;
 mod reducers;
 mod shape;
+mod work;
 mod write;
 
 pub use error::HloError;

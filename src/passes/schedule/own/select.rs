@@ -1,6 +1,6 @@
 //! Which collectives a plan of one's own means, and which places.
 
-use super::super::problem::{KINDS, NONE, options};
+use super::super::problem::{KINDS, NONE, bucket_options};
 use super::faults::{OwnFault, OwnFaultKind, OwnPosition, SomeNames};
 use super::glob::Glob;
 use super::{AllChosen, Chosen, Gap, OwnBucket, OwnMembers, OwnPlan, Part, Program};
@@ -274,10 +274,16 @@ struct Views<'a>(Vec<(BucketKind, View<'a>)>);
 impl<'a> Views<'a> {
     fn of(program: &Program<'a>) -> Self {
         let view = |kind| {
-            let options = options(kind);
+            let options = bucket_options(program.graph, kind);
             (kind, View::new(program.graph, program.dependencies, &options, Round::Only, None))
         };
-        Self(KINDS.into_iter().filter(|&kind| options(kind).applies_to(program.graph)).map(view).collect())
+        Self(
+            KINDS
+                .into_iter()
+                .filter(|&kind| bucket_options(program.graph, kind).applies_to(program.graph))
+                .map(view)
+                .collect(),
+        )
     }
 
     /// Finds what keeps members from travelling together, and their waits.
