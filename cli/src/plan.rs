@@ -215,7 +215,8 @@ pub fn run(arguments: PlanArgs) -> Result<ExitStatus> {
     if source.scheduled {
         talk::say("  buckets are kept, and so is the order of all but launches that are split from their waits");
     } else if matches!(document.format(), Format::Hlo) {
-        let on_the_spot = Timeline::of(&waited_on_the_spot(&document.graphs()[0]), &costs)?;
+        let written = waited_on_the_spot(&document.graphs()[0]);
+        let on_the_spot = Timeline::of(&written, &costs.of_what_is_left(&written))?;
         talk::say(&buckets_alone(&on_the_spot));
     }
     Ok(verdict)
