@@ -1,7 +1,7 @@
 //! What no plan can be shorter than: a certificate of how good a plan is.
 //!
 //! Each bound holds for every way to put messages into buckets, and for every order of the computation, or for the order that
-//! it came in ([`Order`]). A message takes at least the time of its own bytes, whatever travels with it, as a larger one never
+//! it came in (`Planned::bounds_as_written`). A message takes at least the time of its own bytes, whatever travels with it, as a larger one never
 //! takes less; together, the messages of one group take at least the time of all their bytes at the smallest slope, and one start.
 //!
 //! | bound | why |
