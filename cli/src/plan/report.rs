@@ -26,8 +26,7 @@ pub fn show(
     cap_bytes: Option<u64>,
     view: &View,
 ) -> Result<ExitStatus> {
-    let helps = planned.map(|(_, helps)| helps);
-    let planned = planned.map(|(planned, _)| planned);
+    let (planned, helps) = planned.unzip();
     let came = before[0].run;
     let now = planned.map_or(came, |planned| &planned.after);
     let text = if view.json {

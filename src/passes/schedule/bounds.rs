@@ -1,8 +1,9 @@
 //! What no plan can be shorter than: a certificate of how good a plan is.
 //!
 //! Each bound holds for every way to put messages into buckets, and for every order of the computation, or for the order that
-//! it came in (`Planned::bounds_as_written`). A message takes at least the time of its own bytes, whatever travels with it, as a larger one never
-//! takes less; together, the messages of one group take at least the time of all their bytes at the smallest slope, and one start.
+//! it came in (`Planned::bounds_as_written`). A message takes at least the time of its own bytes, whatever travels with it, as
+//! a larger one never takes less; together, the messages of one group take at least the time of all their bytes at the
+//! smallest slope, and one start.
 //!
 //! | bound | why |
 //! |---|---|
@@ -98,15 +99,20 @@ pub struct LowerBound {
 
 /// In which orders of the computation a bound holds.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub(super) enum Order {
+enum Order {
     /// In all.
     Any,
     /// In the one that it came in; messages may be launched anywhere.
     AsWritten,
 }
 
-/// All bounds of a problem, the strongest first, for plans that keep a cap.
-pub(super) fn bounds(problem: &Problem, order: Order, cap_bytes: Option<u64>) -> Vec<LowerBound> {
+/// All bounds of a problem, the strongest first, for plans that keep a cap: in any order of the computation, and in the one
+/// that it came in.
+pub(super) fn of_both_orders(problem: &Problem, cap_bytes: Option<u64>) -> (Vec<LowerBound>, Vec<LowerBound>) {
+    (bounds(problem, Order::Any, cap_bytes), bounds(problem, Order::AsWritten, cap_bytes))
+}
+
+fn bounds(problem: &Problem, order: Order, cap_bytes: Option<u64>) -> Vec<LowerBound> {
     let all = Bounds::of(problem, order);
     let mut found = vec![LowerBound { ns: problem.compute_ns.iter().sum(), bound: Bound::Computation }];
     found.extend(all.path());
@@ -141,7 +147,7 @@ struct Job {
 
 impl<'a> Bounds<'a> {
     fn of(problem: &'a Problem, order: Order) -> Self {
-        let own = problem.messages.iter().map(|message| problem.costs[message.cost as usize].ns(message.bytes));
+        let own = problem.messages.iter().map(|message| problem.alone_ns(message));
         let least_ns: Vec<u64> = problem.compute_ns.iter().copied().chain(own).collect();
         let mut items: Vec<usize> = (0..problem.item_count()).collect();
         items.sort_unstable_by_key(|&item| problem.as_written[item]);
@@ -157,11 +163,6 @@ impl<'a> Bounds<'a> {
         items.reverse();
         let tails = Heads::of(problem, &least_ns, &items, after, |one, other| problem.is_over(one, other));
         Self { problem, least_ns, heads, tails }
-    }
-
-    /// The least start, which a message may share with others, and the least time of its bytes in [`PARTS`].
-    fn slope(&self, message: usize) -> (u64, u128) {
-        slope(self.problem, message)
     }
 
     fn path(&self) -> Option<LowerBound> {
@@ -195,9 +196,10 @@ impl<'a> Bounds<'a> {
 
     fn stream(&self, group: usize) -> Option<LowerBound> {
         let computes = self.problem.compute.len();
-        let whole = |message: usize| u64::try_from(self.slope(message).1 / u128::from(PARTS)).unwrap_or(u64::MAX);
+        let whole =
+            |message: usize| u64::try_from(slope(self.problem, message).1 / u128::from(PARTS)).unwrap_or(u64::MAX);
         let jobs = self.group(group).map(|message| self.job(computes + message, whole(message))).collect();
-        let alpha = self.group(group).map(|message| self.slope(message).0).min()?;
+        let alpha = self.group(group).map(|message| slope(self.problem, message).0).min()?;
         let (ns, last) = one_machine(jobs)?;
         Some(LowerBound { ns: ns.saturating_add(alpha), bound: Bound::Stream { group, last: self.node(last) } })
     }
@@ -209,7 +211,7 @@ impl<'a> Bounds<'a> {
         let (mut head, mut tail, mut least_alpha) = (u64::MAX, u64::MAX, u64::MAX);
         for message in self.group(group) {
             let class = self.problem.messages[message].class;
-            let (alpha, bytes) = self.slope(message);
+            let (alpha, bytes) = slope(self.problem, message);
             if class != NONE {
                 classes.push(class);
                 least_alpha = least_alpha.min(alpha);

@@ -248,8 +248,7 @@ impl Costs {
                 let (num, den) = (u128::from(piece.ns_per_byte_num) * 100, u128::from(piece.ns_per_byte_den));
                 let den = den * u128::from(hundredths.max(1));
                 // Both below 2^64 again; what is cut off is below a 2^40th.
-                let shift = 128 - 64u32.min(num.max(den).leading_zeros());
-                let shift = shift.saturating_sub(64);
+                let shift = 64u32.saturating_sub(num.max(den).leading_zeros());
                 let fit = |number: u128| u64::try_from(number >> shift).unwrap_or(u64::MAX);
                 (piece.ns_per_byte_num, piece.ns_per_byte_den) = (fit(num), fit(den).max(1));
             }

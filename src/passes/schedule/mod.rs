@@ -118,11 +118,10 @@ pub fn plan(graph: &mut Graph, costs: &Costs, schedule: &ScheduleOptions) -> Res
         cap = cap.map(|cap| cap.saturating_sub(over));
         from = Some(found);
     }
-    let of = |order| match schedule.bounds {
-        true => bounds::bounds(&problem, order, schedule.cap_bytes),
-        false => Vec::new(),
+    let (bounds, bounds_as_written) = match schedule.bounds {
+        true => bounds::of_both_orders(&problem, schedule.cap_bytes),
+        false => Default::default(),
     };
-    let (bounds, bounds_as_written) = (of(bounds::Order::Any), of(bounds::Order::AsWritten));
     match best.filter(|best| best.after.makespan_ns <= before.makespan_ns) {
         Some(Made { graph: made, after, merges }) => {
             *graph = made;

@@ -157,8 +157,7 @@ pub fn plan_own(
         let at = after.peak_at.map_or(String::new(), |at| planned.name_of(at).to_owned());
         return Err(OwnPlanError::Memory { peak_bytes: after.peak_bytes, at, cap_bytes });
     }
-    let of = |order| bounds::bounds(&problem, order, cap_bytes);
-    let (bounds, bounds_as_written) = (of(bounds::Order::Any), of(bounds::Order::AsWritten));
+    let (bounds, bounds_as_written) = bounds::of_both_orders(&problem, cap_bytes);
     *graph = planned;
     Ok(Planned { before, after, bounds, bounds_as_written, merges })
 }

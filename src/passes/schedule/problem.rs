@@ -239,6 +239,11 @@ impl Problem {
         self.compute.len() + self.messages.len()
     }
 
+    /// The time of a message that travels by itself.
+    pub fn alone_ns(&self, message: &Message) -> u64 {
+        self.costs[message.cost as usize].ns(message.bytes)
+    }
+
     /// Whether an item has to be over before another one that stands behind it begins: a message may only have to be launched.
     pub fn is_over(&self, first: usize, second: usize) -> bool {
         first.checked_sub(self.compute.len()).is_none_or(|message| self.waits.get(second).contains(&(message as u32)))

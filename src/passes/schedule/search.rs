@@ -7,7 +7,7 @@
 //! same plan.
 
 use super::build::first_plans;
-use super::problem::{Message, NONE, Problem};
+use super::problem::{NONE, Problem};
 use super::state::{PlanMemory, Run, State};
 
 /// How long to look, in work that is counted, not in time: the same answer on every rank and machine.
@@ -71,7 +71,7 @@ pub(super) fn search(problem: &Problem, cap_bytes: Option<u64>, effort: Effort, 
     let mut search = Search::new(problem, cap_bytes, best);
     // Who looks longer begins with what who looks less long finds.
     let least = Effort::Default.work().min(effort.work());
-    for work in [least, effort.work() - least] {
+    for work in [least, effort.work() - least].into_iter().filter(|&work| work > 0) {
         // Several descents from the first plans, each of its own, then some from the best of them.
         let share = work / quarter / (STARTS + ROUNDS);
         for round in 0..STARTS + ROUNDS {
@@ -140,7 +140,6 @@ struct Search<'a> {
 impl<'a> Search<'a> {
     fn new(problem: &'a Problem, cap_bytes: Option<u64>, start: State) -> Self {
         let compute_ns = problem.compute_ns.iter().sum();
-        let own_ns = |message: &Message| problem.costs[message.cost as usize].ns(message.bytes);
         let (mut run, mut memory) = (Run::default(), PlanMemory::default());
         run.time(problem, &start, u64::MAX, None);
         let above = cap_bytes.map_or(0, |cap| memory.above(problem, &start, &run, cap));
@@ -156,7 +155,11 @@ impl<'a> Search<'a> {
             trial_run: Run::default(),
             memory,
             price: Price {
-                message_ns: problem.messages.iter().map(own_ns).fold(0, u64::saturating_add),
+                message_ns: problem
+                    .messages
+                    .iter()
+                    .map(|message| problem.alone_ns(message))
+                    .fold(0, u64::saturating_add),
                 bytes: problem.messages.iter().map(|message| message.bytes).fold(1, u64::saturating_add),
                 down: 0,
             },

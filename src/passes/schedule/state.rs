@@ -74,7 +74,7 @@ impl State {
             head: (0..count).collect(),
             next: vec![NONE; count as usize],
             count: vec![1; count as usize],
-            ns: problem.messages.iter().map(|m| problem.costs[m.cost as usize].ns(m.bytes)).collect(),
+            ns: problem.messages.iter().map(|message| problem.alone_ns(message)).collect(),
             prompt: problem.messages.iter().map(|message| !message.gathers).collect(),
             free: Vec::new(),
             changed_from: 0,

@@ -10,6 +10,7 @@
 
 use super::super::chain::releases;
 use super::super::costs::{MessageCost, Piece};
+use super::heads::is_in;
 use super::{Bound, Bounds, LowerBound};
 
 /// Places that are looked at, and how often again around the best.
@@ -91,7 +92,7 @@ impl<'a> Cut<'a> {
         let mut chains: Vec<Vec<(u64, u64)>> = vec![Vec::new(); problem.groups];
         for (at, message) in problem.messages.iter().enumerate() {
             let item = computes + at;
-            if set[item / 64] & (1 << (item % 64)) == 0 {
+            if !is_in(set, item) {
                 continue;
             }
             let mut ns = 0u64;

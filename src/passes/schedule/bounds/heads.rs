@@ -3,6 +3,11 @@
 use super::super::problem::{Lists, Problem};
 use super::{Clock, MOST_ITEMS, slope};
 
+/// Whether an item is in a set of bits.
+pub(super) const fn is_in(set: &[u64], item: usize) -> bool {
+    set[item / 64] & (1 << (item % 64)) != 0
+}
+
 /// For each item, the least time before it, and all that has to be over by then.
 pub(super) struct Heads {
     /// By item: nanoseconds.
@@ -67,7 +72,7 @@ impl Heads {
 
     /// Whether one item has to be over before another begins.
     pub fn holds(&self, item: usize, other: usize) -> bool {
-        self.words > 0 && self.set(item)[other / 64] & (1 << (other % 64)) != 0
+        self.words > 0 && is_in(self.set(item), other)
     }
 
     /// The least time until all that leads to an item is done, each begun no sooner than its head: all computation on one
@@ -78,7 +83,7 @@ impl Heads {
         let mut compute = 0u64;
         let set = self.set(item);
         for &item in by_head {
-            if set[item / 64] & (1 << (item % 64)) == 0 {
+            if !is_in(set, item) {
                 continue;
             }
             match item.checked_sub(computes) {

@@ -20,19 +20,16 @@ pub(super) fn least(all: &Bounds<'_>, cap_bytes: Option<u64>) -> Vec<u64> {
     let problem = all.problem;
     let classes = problem.messages.iter().filter(|message| message.class != NONE);
     let classes = classes.map(|message| message.class as usize + 1).max().unwrap_or(0);
-    let mut least = vec![0; classes];
     let mut shares: Vec<Vec<u64>> = vec![Vec::new(); classes];
-    let of_all = cap_bytes.filter(|_| all.heads.has_sets()).map(|cap| Room::of(all, cap).shares());
-    for (at, message) in problem.messages.iter().enumerate() {
-        if message.class == NONE {
-            continue;
-        }
-        shares[message.class as usize].push(of_all.as_ref().map_or(0, |of_all| of_all[at]));
+    // Where nothing is known of memory a launch takes any number.
+    let of_all = match cap_bytes.filter(|_| all.heads.has_sets()) {
+        Some(cap_bytes) => Room::of(all, cap_bytes).shares(),
+        None => vec![0; problem.messages.len()],
+    };
+    for (message, share) in problem.messages.iter().zip(of_all).filter(|(message, _)| message.class != NONE) {
+        shares[message.class as usize].push(share);
     }
-    for (least, shares) in least.iter_mut().zip(&shares) {
-        *least = launches(shares);
-    }
-    least
+    shares.iter().map(|shares| launches(shares)).collect()
 }
 
 /// The least number of sets of shares that add up to at most a whole.
