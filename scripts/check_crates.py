@@ -18,6 +18,7 @@ ARROWS = {
     "bucketeer-cuda": {"bucketeer-types"},
     "bucketeer": {"bucketeer-types"},
     "bucketeer-comm": {"bucketeer-types", "bucketeer-cuda"},
+    "bucketeer-reducer": {"bucketeer-types", "bucketeer-comm", "bucketeer-chain"},
     "bucketeer-eval": {"bucketeer", "bucketeer-types"},
     "bucketeer-formats": {"bucketeer", "bucketeer-types"},
     "bucketeer-draw": {"bucketeer", "bucketeer-types"},

@@ -1,0 +1,9 @@
+//! Data-parallel training: gradients reduced in buckets while backward runs.
+
+#![forbid(unsafe_code)]
+
+mod hook;
+mod param;
+
+pub use hook::{BucketLayout, Hook, HookBucket, HookError, Part, Stage, StageCall};
+pub use param::Param;
