@@ -1,9 +1,69 @@
 //! Data-parallel training: gradients reduced in buckets while backward runs.
+//!
+//! Each rank has the whole model and some of the samples. A [`Reducer`] takes the gradients of a step as they become ready,
+//! packs them into buckets, reduces each as soon as it is complete, in one order on all ranks, and gives back what all ranks
+//! together have. Three ways in, one core:
+//!
+//! | way | for | call |
+//! |---|---|---|
+//! | marks | frameworks that say when a gradient is final, from any thread | [`Marker::ready`] |
+//! | slots | frameworks that write gradients where they are told | [`Reducer::slot`], [`Marker::ready_in_place`] |
+//! | bulk | gradients that are there after backward | [`Reducer::reduce_all`] |
+//!
+//! ```
+//! use bucketeer_comm::Backend;
+//! use bucketeer_comm::local::{LocalOptions, run};
+//! use bucketeer_reducer::{Param, Reducer, ReducerOptions};
+//! use bucketeer_types::{DType, GlobalRank};
+//! use std::sync::Arc;
+//!
+//! let params = || vec![Param::new("w", &[2], DType::F32), Param::new("b", &[1], DType::F32)];
+//! let results = run(2, LocalOptions::default(), |rank| {
+//!     let mine = rank.rank().0 as f32;
+//!     let group = rank.new_group("gradients", &[GlobalRank(0), GlobalRank(1)])?;
+//!     let mut reducer = Reducer::new(Arc::new(rank), &group, params(), ReducerOptions::default())?;
+//!     let step = reducer.step()?;
+//!     // Backward runs from the end.
+//!     step.ready(1, &mine.to_le_bytes())?;
+//!     step.ready(0, &[mine, 4.0].map(f32::to_le_bytes).concat())?;
+//!     let reduced = step.finish()?;
+//!     let mut w = [0; 8];
+//!     reduced.copy_to(0, &mut w)?;
+//!     Ok::<_, Box<dyn std::error::Error + Send + Sync>>(w)
+//! })?;
+//! for w in results {
+//!     assert_eq!(w.expect("no panic").unwrap(), [0.5f32, 4.0].map(f32::to_le_bytes).concat()[..]);
+//! }
+//! # Ok::<(), bucketeer_comm::CommError>(())
+//! ```
+//!
+//! What types can stop does not compile: a second step while one runs, a mark on a finished step (a [`Marker`] that outlives
+//! it refuses), two ends of a step, gradients read while the next step runs. What they cannot stop is an error that names
+//! rank, step and parameter, in this step; see [`ReducerError`].
 
 #![forbid(unsafe_code)]
 
+mod agree;
+mod assign;
+mod bulk;
+mod copy;
+mod error;
+mod factors;
 mod hook;
+mod in_step;
+mod layout;
+mod options;
 mod param;
+mod reducer;
+mod shared;
+mod sparse;
+mod step;
 
+pub use assign::{AssignError, Assignment, Caps, Item, assign};
+pub use error::{Named, ReducerError};
 pub use hook::{BucketLayout, Hook, HookBucket, HookError, Part, Stage, StageCall};
+pub use options::{Divide, FirstStep, Rebuild, ReducerOptions, Scale, SmallBucket, Unused, Wire};
 pub use param::Param;
+pub use reducer::{BucketInfo, Reducer};
+pub use sparse::SparseGradient;
+pub use step::{DoneBucket, LocalStep, Marker, Reduced, Step};

@@ -1,0 +1,397 @@
+//! A reducer between steps: buckets, their rebuild, and the group.
+
+use crate::agree::agree;
+use crate::assign::{Assignment, assign};
+use crate::error::ReducerError;
+use crate::factors::FactorCell;
+use crate::hook::Hook;
+use crate::in_step::{Accumulated, Ended, Graph, InStep, Learned};
+use crate::layout::{Layout, Sent, allocate, describe, items};
+use crate::options::{ReducerOptions, Scale, SmallBucket};
+use crate::param::Param;
+use crate::shared::{Hooked, Shared, lock};
+use crate::sparse::SparseGradient;
+use crate::step::{LocalStep, Step};
+use bucketeer_comm::{Backend, Buffer, Group};
+use bucketeer_types::DType;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+
+/// One rank's side of data-parallel training: takes the gradients of each step, and gives back what all ranks together have.
+///
+/// All ranks of the group make one of the same parameters and options, and take the same steps. Give it a group of its own:
+/// when a rank fails it breaks the group, so that no other waits for it.
+///
+/// See the [crate's docs](crate) for the ways in.
+pub struct Reducer {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) layout: Arc<Layout>,
+    pub(crate) accumulated: Arc<Accumulated>,
+    /// Steps that were begun, reduced or not in the end.
+    pub(crate) steps: u64,
+    /// Reduced steps since the group is this one.
+    reduced: u64,
+    rebuilt: bool,
+    /// This rank's ready order, if it had a step to see it in.
+    order: Option<Vec<usize>>,
+    learned: Option<Arc<Learned>>,
+    pub(crate) last: LastStep,
+}
+
+/// What the last step left.
+#[derive(Default)]
+pub(crate) struct LastStep {
+    pub number: u64,
+    pub kept: Vec<bool>,
+    pub out: Option<f64>,
+    pub sparse: BTreeMap<usize, SparseGradient>,
+}
+
+/// The buckets of a reducer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BucketInfo {
+    /// Indices of parameters, in the order in which they lie.
+    pub params: Vec<usize>,
+    /// Bytes of their gradients, in their own dtype.
+    pub bytes: u64,
+    /// The cap in force when it was closed, in bytes; 0 for a sparse one.
+    pub limit_bytes: u64,
+}
+
+impl Reducer {
+    /// Makes a reducer of parameters, in an order that is the same on all ranks, and compares it with the other ranks'.
+    /// Waits for them.
+    ///
+    /// # Errors
+    /// [`ReducerError::Invalid`] for parameters or options that cannot be used; [`ReducerError::Disagree`] where ranks
+    /// have not the same, on every rank; [`ReducerError::Comm`]; [`ReducerError::Buffer`] where memory is short.
+    pub fn new(
+        backend: Arc<dyn Backend>,
+        group: &Group,
+        params: Vec<Param>,
+        options: ReducerOptions,
+    ) -> Result<Self, ReducerError> {
+        Self::make(backend, group, params, options, None)
+    }
+
+    /// The same with a hook in the place of the mean.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new); a hook and a wire dtype exclude one another.
+    pub fn with_hook(
+        backend: Arc<dyn Backend>,
+        group: &Group,
+        params: Vec<Param>,
+        options: ReducerOptions,
+        hook: Box<dyn Hook>,
+    ) -> Result<Self, ReducerError> {
+        let name = hook.describe();
+        Self::make(backend, group, params, options, Some(Arc::new(Hooked { hook: Mutex::new(hook), name })))
+    }
+
+    fn make(
+        backend: Arc<dyn Backend>,
+        group: &Group,
+        params: Vec<Param>,
+        options: ReducerOptions,
+        hook: Option<Arc<Hooked>>,
+    ) -> Result<Self, ReducerError> {
+        let rank = backend.rank();
+        let invalid = |reason: String| ReducerError::Invalid { rank, reason };
+        check(&params, &options, hook.is_some()).map_err(invalid)?;
+        let wire = options.wire.map(|wire| wire.dtype);
+        let sent: Arc<[Sent]> = params.iter().map(|param| Sent::of(param, wire)).collect();
+        let caps = options.initial_caps();
+        let mut assignment =
+            assign(&items(&params, wire), &caps, None).map_err(|error| ReducerError::Assign { rank, error })?;
+        // Backward runs from the end.
+        assignment.buckets.reverse();
+        assignment.limits_bytes.reverse();
+        let params: Arc<[Param]> = params.into();
+        let shared = Arc::new(Shared::new(backend, group.clone(), params, sent, options, hook));
+        if !agree(&shared, &describe(&assignment.buckets))? {
+            assignment = share(&shared, Some(assignment), 0, 0)?.unwrap_or_default();
+        }
+        let arena = allocate(shared.backend.as_ref(), &shared.sent).map_err(|error| shared.buffer(error))?;
+        let layout = Layout::new(&assignment, &shared.params, &shared.sent, arena, 0);
+        let layout = Arc::new(layout.map_err(|error| shared.buffer(error))?);
+        let accumulated = Arc::new(Accumulated::new(shared.params.len()));
+        let reducer = Self {
+            shared,
+            layout,
+            accumulated,
+            steps: 0,
+            reduced: 0,
+            rebuilt: false,
+            order: None,
+            learned: None,
+            last: LastStep::default(),
+        };
+        reducer.tell_hook();
+        Ok(reducer)
+    }
+
+    /// Begins a step whose gradients are reduced. Makes the buckets again, if that is due, which all ranks do together.
+    ///
+    /// # Errors
+    /// [`ReducerError::Broken`] after a failure; [`ReducerError::Invalid`] where weights are wanted;
+    /// [`ReducerError::Comm`].
+    pub fn step(&mut self) -> Result<Step<'_>, ReducerError> {
+        if self.shared.options.scale == Scale::Weighted {
+            return Err(self.shared.invalid("the mean is over samples: begin steps with `weighted_step`"));
+        }
+        self.shared.check()?;
+        self.rebuild_if_due(true)?;
+        let factors = FactorCell::of_ranks(&self.shared, self.shared.group.size());
+        Ok(self.begin(factors))
+    }
+
+    /// The same for a mean over samples: this rank had so many of them in this step. 0 is a number, for a rank without input; the
+    /// sum over ranks is not.
+    ///
+    /// # Errors
+    /// As [`step`](Self::step); [`ReducerError::Invalid`] for weights that are negative or not finite, or not wanted.
+    pub fn weighted_step(&mut self, samples: f64) -> Result<Step<'_>, ReducerError> {
+        if self.shared.options.scale != Scale::Weighted {
+            return Err(self.shared.invalid("weights are given, but the options say another scale than `Weighted`"));
+        }
+        if !(samples.is_finite() && samples >= 0.0) {
+            return Err(self.shared.invalid(format!("a step of {samples} samples; give 0 or more")));
+        }
+        self.shared.check()?;
+        self.rebuild_if_due(true)?;
+        let factors = FactorCell::of_weights(&self.shared, samples);
+        let failed = |error| self.shared.fail(self.shared.comm(self.steps, "the sum of weights", error), self.steps);
+        let factors = factors.map_err(failed)?;
+        Ok(self.begin(factors))
+    }
+
+    pub(crate) fn begin(&mut self, factors: FactorCell) -> Step<'_> {
+        let graph = match (self.shared.options.static_graph, &self.learned) {
+            (false, _) => Graph::Dynamic,
+            (true, None) => Graph::Learning,
+            (true, Some(learned)) => Graph::Learned(learned.clone()),
+        };
+        let (shared, layout, accumulated) = (self.shared.clone(), self.layout.clone(), self.accumulated.clone());
+        let step = InStep::new(shared, layout, self.steps, graph, accumulated, factors);
+        self.steps += 1;
+        Step::new(self, Arc::new(step))
+    }
+
+    /// Begins a step whose gradients are kept here and added to those of the next reduced step: c10d's `no_sync`. Nothing is
+    /// sent.
+    ///
+    /// # Errors
+    /// [`ReducerError::Broken`].
+    pub fn local_step(&mut self) -> Result<LocalStep<'_>, ReducerError> {
+        self.shared.check()?;
+        self.steps += 1;
+        Ok(LocalStep::new(self))
+    }
+
+    /// Notes what a finished step was.
+    pub(crate) fn ended(&mut self, step: &InStep, ended: Ended) {
+        self.accumulated.clear();
+        self.reduced += 1;
+        self.learned = ended.learned;
+        self.order = Some(ended.order);
+        let sparse = std::mem::take(&mut lock(&step.progress).sparse_out);
+        self.last = LastStep { number: step.number, kept: ended.kept, out: ended.out, sparse };
+    }
+
+    /// Whether the next reduced step makes the buckets again.
+    fn is_due(&self) -> bool {
+        let wanted = if self.shared.options.static_graph { 2 } else { 1 };
+        self.shared.options.rebuilds() && !self.rebuilt && self.reduced >= wanted
+    }
+
+    /// Makes the buckets again in the ready order of the first rank that has one. `knows` is whether this rank may give
+    /// its own.
+    pub(crate) fn rebuild_if_due(&mut self, knows: bool) -> Result<(), ReducerError> {
+        if !self.is_due() {
+            return Ok(());
+        }
+        let shared = self.shared.clone();
+        let failed = |error| shared.fail(error, self.steps);
+        let own = match &self.order {
+            Some(order) if knows => Some(self.by_order(order)?),
+            _ => None,
+        };
+        let mut root = 0;
+        let assignment = loop {
+            match share(&shared, own.clone(), root, self.steps).map_err(failed)? {
+                Some(assignment) => break assignment,
+                None if root + 1 < shared.group.size() => root += 1,
+                // No rank had a step. They all try again after the next one.
+                None => return Ok(()),
+            }
+        };
+        self.lay_out(&assignment).map_err(|error| shared.fail(error, self.steps))?;
+        self.rebuilt = true;
+        Ok(())
+    }
+
+    /// The assignment for a ready order.
+    fn by_order(&self, order: &[usize]) -> Result<Assignment, ReducerError> {
+        let options = &self.shared.options;
+        let items = items(&self.shared.params, options.wire.map(|wire| wire.dtype));
+        let last = options.small_bucket == SmallBucket::Last;
+        let order: Vec<usize> = if last { order.iter().rev().copied().collect() } else { order.to_vec() };
+        let assignment = assign(&items, &options.caps.list(), Some(&order));
+        let mut assignment = assignment.map_err(|error| ReducerError::Assign { rank: self.shared.rank(), error })?;
+        if last {
+            assignment.buckets.reverse();
+            assignment.limits_bytes.reverse();
+        }
+        Ok(assignment)
+    }
+
+    /// Goes over to other buckets in the same memory. What slots hold moves along if it is somebody's.
+    fn lay_out(&mut self, assignment: &Assignment) -> Result<(), ReducerError> {
+        let shared = &self.shared;
+        let buffer = |error| shared.buffer(error);
+        let (arena, generation) = (self.layout.arena.clone(), self.layout.generation + 1);
+        let next = Layout::new(assignment, &shared.params, &shared.sent, arena, generation).map_err(buffer)?;
+        if self.accumulated.holds_any() {
+            self.layout.move_to(&next).map_err(buffer)?;
+        }
+        self.layout = Arc::new(next);
+        self.tell_hook();
+        Ok(())
+    }
+
+    fn tell_hook(&self) {
+        if let Some(hooked) = &self.shared.hook {
+            let buckets: Vec<_> = self.layout.buckets.iter().map(|bucket| bucket.layout.clone()).collect();
+            lock(&hooked.hook).rebuilt(&buckets, &self.shared.group);
+        }
+    }
+
+    /// Goes on with another group, after ranks have left or come, or after a failure: all its ranks call this, and ranks that
+    /// are new make a reducer on it. Buckets stay as the group's first rank has them for one step, and are made again.
+    /// Gradients of local steps are kept; what a static graph is, is learned again.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new).
+    pub fn change_group(&mut self, group: &Group) -> Result<(), ReducerError> {
+        let Shared { backend, params, sent, options, hook, .. } = &*self.shared;
+        let shared =
+            Shared::new(backend.clone(), group.clone(), params.clone(), sent.clone(), options.clone(), hook.clone());
+        let shared = Arc::new(shared);
+        let own = Assignment {
+            buckets: self.layout.indices(),
+            limits_bytes: self.layout.buckets.iter().map(|bucket| bucket.limit_bytes).collect(),
+        };
+        let same = agree(&shared, &describe(&own.buckets))?;
+        let shown = if same { None } else { share(&shared, Some(own), 0, self.steps)? };
+        self.shared = shared;
+        match shown {
+            Some(assignment) => self.lay_out(&assignment)?,
+            None => self.tell_hook(),
+        }
+        (self.reduced, self.rebuilt, self.order, self.learned) = (0, false, None, None);
+        Ok(())
+    }
+
+    /// The buckets, in the order of launches.
+    #[must_use]
+    pub fn buckets(&self) -> Vec<BucketInfo> {
+        let info = |bucket: &crate::layout::Bucket| BucketInfo {
+            params: bucket.layout.parts.iter().map(|part| part.param).collect(),
+            bytes: bucket.gradient_bytes,
+            limit_bytes: bucket.limit_bytes,
+        };
+        self.layout.buckets.iter().map(info).collect()
+    }
+
+    /// Counted up each time the buckets are made again. Slots of another generation are no longer a parameter's.
+    #[must_use]
+    pub fn generation(&self) -> u64 {
+        self.layout.generation
+    }
+
+    /// Where a parameter's gradient lies in its bucket, in the parameter's own order of elements if it is dense: for frameworks
+    /// that write gradients there. Empty for a sparse one. Good until [`generation`](Self::generation) changes, which it
+    /// does only when a step begins; what it holds has moved along then.
+    ///
+    /// # Errors
+    /// [`ReducerError::Invalid`] for an index that no parameter has.
+    pub fn slot(&self, param: usize) -> Result<Buffer, ReducerError> {
+        let place = self.layout.places.get(param);
+        place.map(|place| place.slot.clone()).ok_or_else(|| {
+            self.shared.invalid(format!("there is no parameter {param}, only {}", self.shared.params.len()))
+        })
+    }
+
+    /// The parameters.
+    #[must_use]
+    pub fn params(&self) -> &[Param] {
+        &self.shared.params
+    }
+
+    /// The ranks.
+    #[must_use]
+    pub fn group(&self) -> &Group {
+        &self.shared.group
+    }
+}
+
+/// What can be told of parameters and options without other ranks.
+fn check(params: &[Param], options: &ReducerOptions, hooked: bool) -> Result<(), String> {
+    if params.is_empty() {
+        return Err("no parameter is to be trained; give at least one".to_owned());
+    }
+    for (index, param) in params.iter().enumerate() {
+        param.check().map_err(|reason| format!("parameter {index} ({}): {reason}", param.name()))?;
+    }
+    if params.len() > i32::MAX as usize {
+        return Err(format!("there are {} parameters; 2^31 are too many", params.len()));
+    }
+    if options.caps.list().is_empty() {
+        return Err("the list of caps is empty; give at least one, in bytes".to_owned());
+    }
+    let Some(wire) = options.wire else { return Ok(()) };
+    if hooked {
+        return Err("a hook decides what is sent: give a hook or a wire dtype, not both".to_owned());
+    }
+    match wire.dtype {
+        DType::F64 | DType::F32 | DType::F16 | DType::Bf16 => Ok(()),
+        other => Err(format!("gradients cannot be sent as {}; give f64, f32, f16 or bf16", other.torch_name())),
+    }
+}
+
+/// The assignment of one rank for all: indices in the order of buckets and the number of these, then their sizes, as c10d
+/// sends them. `None` if that rank has none.
+fn share(shared: &Shared, own: Option<Assignment>, root: usize, step: u64) -> Result<Option<Assignment>, ReducerError> {
+    let params = shared.params.len();
+    let bytes = |numbers: Vec<i32>| numbers.into_iter().flat_map(i32::to_le_bytes).collect::<Vec<u8>>();
+    let numbers =
+        |bytes: &[u8]| bytes.as_chunks::<4>().0.iter().map(|one| i32::from_le_bytes(*one)).collect::<Vec<_>>();
+    // All are below 2^31, as there are not more parameters.
+    let number = |number: usize| number as i32;
+    let mut list = vec![-1; params + 1];
+    if let Some(own) = &own {
+        for (to, from) in list.iter_mut().zip(own.buckets.iter().flatten()) {
+            *to = number(*from);
+        }
+        list[params] = number(own.buckets.len());
+    }
+    let list = numbers(&shared.broadcast(&bytes(list), DType::I32, root, "the order of the rebuild", step)?);
+    let Ok(count @ 1..) = usize::try_from(list[params]) else { return Ok(None) };
+    let mut sizes = vec![0; count];
+    for (size, bucket) in sizes.iter_mut().zip(own.iter().flat_map(|own| &own.buckets)) {
+        *size = number(bucket.len());
+    }
+    let sizes = numbers(&shared.broadcast(&bytes(sizes), DType::I32, root, "the sizes of the rebuild", step)?);
+    let mut rest = &list[..params];
+    let mut buckets = Vec::with_capacity(count);
+    for size in sizes {
+        let Some((bucket, others)) = usize::try_from(size).ok().and_then(|size| rest.split_at_checked(size)) else {
+            return Err(shared.invalid("the buckets that came from another rank are not of these parameters"));
+        };
+        rest = others;
+        buckets.push(bucket.iter().map(|index| *index as usize).collect());
+    }
+    let limits_bytes = own.map_or_else(|| vec![0; count], |own| own.limits_bytes);
+    Ok(Some(Assignment { buckets, limits_bytes }))
+}
