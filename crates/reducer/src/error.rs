@@ -147,6 +147,16 @@ pub enum ReducerError {
         /// What it says.
         reason: String,
     },
+    /// Ranks ran out of data, where that is an error.
+    #[error("rank {}, step {step}: {} ran out of data", rank.0, ran_out(ranks))]
+    RanOut {
+        /// This rank.
+        rank: GlobalRank,
+        /// From 0.
+        step: u64,
+        /// Who.
+        ranks: Vec<GlobalRank>,
+    },
     /// An earlier step failed.
     #[error("rank {}: the reducer is broken since an earlier step: {cause}; go on with `change_group`", rank.0)]
     Broken {
@@ -163,6 +173,11 @@ pub enum ReducerError {
         /// Why.
         error: BufferError,
     },
+}
+
+fn ran_out(ranks: &[GlobalRank]) -> String {
+    let numbers: Vec<String> = ranks.iter().map(|rank| rank.0.to_string()).collect();
+    format!("{} {}", if ranks.len() == 1 { "rank" } else { "ranks" }, numbers.join(", "))
 }
 
 fn after(reason: &Option<Arc<str>>) -> String {

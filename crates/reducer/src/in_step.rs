@@ -26,8 +26,9 @@ const NEVER: u64 = u64::MAX;
 pub enum Graph {
     /// Each parameter is marked once, or not at all.
     Dynamic,
-    /// Marks are counted; all is launched at the end.
-    Learning,
+    /// Marks are counted; all is launched at the end. What any rank uses is known if this one had no data in the first
+    /// step.
+    Learning { used_somewhere: Option<Arc<[bool]>> },
     /// Parameters are ready at their last mark.
     Learned(Arc<Learned>),
 }
@@ -38,7 +39,7 @@ pub struct Learned {
     /// Marks of each parameter.
     pub marks: Vec<u32>,
     /// Whether any rank used it.
-    pub used_somewhere: Vec<bool>,
+    pub used_somewhere: Arc<[bool]>,
 }
 
 /// What local steps left behind for the next reduced one.
@@ -246,7 +247,7 @@ impl InStep {
                      marks it equally often, make the reducer with a static graph",
                 )),
             },
-            Graph::Learning => {
+            Graph::Learning { .. } => {
                 marks.fetch_add(1, Ordering::AcqRel);
                 Ok(Claim::Take)
             }
@@ -436,7 +437,7 @@ impl InStep {
         if used {
             self.used[param].store(true, Ordering::Relaxed);
         }
-        let learning = matches!(self.graph, Graph::Learning);
+        let learning = matches!(self.graph, Graph::Learning { .. });
         if !learning && claim == Claim::Take && self.completes(param) {
             let mut progress = lock(&self.progress);
             self.advance(&mut progress, now)?;
@@ -476,9 +477,9 @@ impl InStep {
 
     /// Whether ranks tell one another what they used.
     fn needs_map(&self) -> bool {
-        match self.graph {
+        match &self.graph {
             Graph::Dynamic => matches!(self.shared.options.unused, Unused::Average | Unused::Skip),
-            Graph::Learning => true,
+            Graph::Learning { used_somewhere } => used_somewhere.is_none(),
             Graph::Learned(_) => false,
         }
     }
@@ -666,6 +667,22 @@ impl InStep {
         ended.map_err(|error| progress.failed.get_or_insert_with(|| self.shared.fail(error, self.number)).clone())
     }
 
+    /// Takes part without gradients, but for what local steps left.
+    pub fn shadow(&self) -> Result<Ended, ReducerError> {
+        *self.closed.write().unwrap_or_else(PoisonError::into_inner) = true;
+        for param in 0..self.shared.params.len() {
+            self.leave_out(param)?;
+            // A graph that is being learned is completed below.
+            if !matches!(self.graph, Graph::Learning { .. }) {
+                self.completes(param);
+            }
+        }
+        let mut progress = lock(&self.progress);
+        let now = self.start.elapsed();
+        let ended = self.end(&mut progress, now, &mut |_, _| {});
+        ended.map_err(|error| progress.failed.get_or_insert_with(|| self.shared.fail(error, self.number)).clone())
+    }
+
     /// Parameters that nobody marked.
     fn settle(&self) -> Result<(), ReducerError> {
         if let Some(error) = lock(&self.progress).failed.clone() {
@@ -686,7 +703,9 @@ impl InStep {
             _ => {
                 for param in all.filter(|param| marked(*param) == 0) {
                     self.leave_out(param)?;
-                    self.completes(param);
+                    if let Graph::Dynamic = self.graph {
+                        self.completes(param);
+                    }
                 }
                 return Ok(());
             }
@@ -707,13 +726,13 @@ impl InStep {
         now: Duration,
         done: &mut dyn FnMut(usize, &Progress),
     ) -> Result<Ended, ReducerError> {
-        if let Graph::Learning = self.graph {
+        if let Graph::Learning { .. } = self.graph {
             // The map comes first, as what is unused is part of what is learned.
-            self.launch_map(progress)?;
+            if self.needs_map() {
+                self.launch_map(progress)?;
+            }
             for param in 0..self.shared.params.len() {
-                if self.marks[param].load(Ordering::Acquire) > 0 {
-                    self.completes(param);
-                }
+                self.completes(param);
             }
         }
         self.launch_complete(progress, now)?;
@@ -778,13 +797,19 @@ impl InStep {
     /// What became of each parameter; puts back what is kept.
     fn outcomes(&self, progress: &mut Progress, used: Option<Vec<u32>>) -> Result<Ended, ReducerError> {
         let ranks = self.shared.group.size() as u32;
-        let learned = match &self.graph {
-            Graph::Learned(learned) => Some(learned.clone()),
-            Graph::Learning => Some(Arc::new(Learned {
+        let from_map = || used.as_ref().map(|used| used.iter().map(|count| *count > 0).collect::<Arc<[bool]>>());
+        let used_somewhere = match &self.graph {
+            Graph::Learned(learned) => Some(learned.used_somewhere.clone()),
+            Graph::Learning { used_somewhere } => used_somewhere.clone().or_else(from_map),
+            Graph::Dynamic => from_map(),
+        };
+        let learned = match (&self.graph, &used_somewhere) {
+            (Graph::Learned(learned), _) => Some(learned.clone()),
+            (Graph::Learning { .. }, Some(used_somewhere)) => Some(Arc::new(Learned {
                 marks: self.marks.iter().map(|marks| marks.load(Ordering::Acquire)).collect(),
-                used_somewhere: used.iter().flatten().map(|count| *count > 0).collect(),
+                used_somewhere: used_somewhere.clone(),
             })),
-            Graph::Dynamic => None,
+            _ => None,
         };
         if let (Unused::Skip, Graph::Dynamic, Some(used)) = (self.shared.options.unused, &self.graph, &used)
             && let Some(param) = used.iter().position(|count| *count != 0 && *count != ranks)
@@ -794,11 +819,7 @@ impl InStep {
         }
         let kept = |param: usize| {
             let here = self.used[param].load(Ordering::Relaxed);
-            let somewhere = match (&learned, &used) {
-                (Some(learned), _) => learned.used_somewhere.get(param).copied().unwrap_or(true),
-                (None, Some(used)) => used.get(param).is_none_or(|count| *count > 0),
-                (None, None) => true,
-            };
+            let somewhere = used_somewhere.as_ref().is_none_or(|used| used.get(param).copied().unwrap_or(true));
             !here && (!somewhere || self.shared.options.unused == Unused::KeepMine)
         };
         let kept: Vec<bool> = (0..self.shared.params.len()).map(kept).collect();
@@ -810,7 +831,7 @@ impl InStep {
         }
         let out = self.factors()?.out;
         let ready_ns = self.ready_ns.iter().map(|ns| ns.load(Ordering::Relaxed)).collect();
-        Ok(Ended { kept, out, learned, order: self.order(), ready_ns })
+        Ok(Ended { kept, out, learned, used_somewhere, order: self.order(), ready_ns })
     }
 
     /// Parameters in the order in which they became ready; the rest follows by index.
@@ -853,6 +874,8 @@ pub struct Ended {
     pub out: Option<f64>,
     /// What was learned of a static graph.
     pub learned: Option<Arc<Learned>>,
+    /// Which parameters any rank used, where that is known.
+    pub used_somewhere: Option<Arc<[bool]>>,
     /// Ready order.
     pub order: Vec<usize>,
     /// By parameter.

@@ -12,6 +12,7 @@ use crate::param::Param;
 use crate::shared::{Hooked, Shared, lock};
 use crate::sparse::SparseGradient;
 use crate::step::{LocalStep, Step};
+use crate::tensors::{Tensor, broadcast};
 use bucketeer_comm::{Backend, Buffer, Group};
 use bucketeer_types::DType;
 use std::collections::BTreeMap;
@@ -35,6 +36,8 @@ pub struct Reducer {
     /// This rank's ready order, if it had a step to see it in.
     order: Option<Vec<usize>>,
     learned: Option<Arc<Learned>>,
+    /// Of a static graph: which parameters any rank used in the first step.
+    used_somewhere: Option<Arc<[bool]>>,
     pub(crate) last: LastStep,
 }
 
@@ -125,6 +128,7 @@ impl Reducer {
             rebuilt: false,
             order: None,
             learned: None,
+            used_somewhere: None,
             last: LastStep::default(),
         };
         reducer.tell_hook();
@@ -141,7 +145,7 @@ impl Reducer {
             return Err(self.shared.invalid("the mean is over samples: begin steps with `weighted_step`"));
         }
         self.shared.check()?;
-        self.rebuild_if_due(true)?;
+        self.rebuild_if_due()?;
         let factors = FactorCell::of_ranks(&self.shared, self.shared.group.size());
         Ok(self.begin(factors))
     }
@@ -152,30 +156,54 @@ impl Reducer {
     /// # Errors
     /// As [`step`](Self::step); [`ReducerError::Invalid`] for weights that are negative or not finite, or not wanted.
     pub fn weighted_step(&mut self, samples: f64) -> Result<Step<'_>, ReducerError> {
+        self.check_weight(samples)?;
+        self.shared.check()?;
+        self.rebuild_if_due()?;
+        let factors = self.weights(samples)?;
+        Ok(self.begin(factors))
+    }
+
+    pub(crate) fn check_weight(&self, samples: f64) -> Result<(), ReducerError> {
         if self.shared.options.scale != Scale::Weighted {
             return Err(self.shared.invalid("weights are given, but the options say another scale than `Weighted`"));
         }
         if !(samples.is_finite() && samples >= 0.0) {
             return Err(self.shared.invalid(format!("a step of {samples} samples; give 0 or more")));
         }
-        self.shared.check()?;
-        self.rebuild_if_due(true)?;
-        let factors = FactorCell::of_weights(&self.shared, samples);
+        Ok(())
+    }
+
+    /// Begins to sum the weights of the ranks.
+    pub(crate) fn weights(&self, samples: f64) -> Result<FactorCell, ReducerError> {
         let failed = |error| self.shared.fail(self.shared.comm(self.steps, "the sum of weights", error), self.steps);
-        let factors = factors.map_err(failed)?;
-        Ok(self.begin(factors))
+        FactorCell::of_weights(&self.shared, samples).map_err(failed)
     }
 
     pub(crate) fn begin(&mut self, factors: FactorCell) -> Step<'_> {
-        let graph = match (self.shared.options.static_graph, &self.learned) {
-            (false, _) => Graph::Dynamic,
-            (true, None) => Graph::Learning,
-            (true, Some(learned)) => Graph::Learned(learned.clone()),
+        let step = Arc::new(self.in_step(factors));
+        self.steps += 1;
+        Step::new(self, step)
+    }
+
+    fn in_step(&self, factors: FactorCell) -> InStep {
+        let graph = match (self.shared.options.static_graph, &self.learned, &self.used_somewhere) {
+            (false, ..) => Graph::Dynamic,
+            (true, Some(learned), _) => Graph::Learned(learned.clone()),
+            (true, None, used) => Graph::Learning { used_somewhere: used.clone() },
         };
         let (shared, layout, accumulated) = (self.shared.clone(), self.layout.clone(), self.accumulated.clone());
-        let step = InStep::new(shared, layout, self.steps, graph, accumulated, factors);
+        InStep::new(shared, layout, self.steps, graph, accumulated, factors)
+    }
+
+    /// Takes part in a step of others, without gradients. What this rank knows of its own order and graph stays.
+    pub(crate) fn shadow(&mut self, factors: FactorCell) -> Result<(), ReducerError> {
+        let step = self.in_step(factors);
         self.steps += 1;
-        Step::new(self, Arc::new(step))
+        let ended = step.shadow()?;
+        self.accumulated.clear();
+        self.reduced += 1;
+        self.used_somewhere = ended.used_somewhere;
+        Ok(())
     }
 
     /// Begins a step whose gradients are kept here and added to those of the next reduced step: c10d's `no_sync`. Nothing is
@@ -189,10 +217,31 @@ impl Reducer {
         Ok(LocalStep::new(self))
     }
 
+    /// Forgets what local steps kept: for who drops gradients.
+    pub fn clear_local(&mut self) {
+        self.accumulated.clear();
+    }
+
+    /// Gives all ranks the tensors that one of them has, a place in the group: the parameters at the start. Tensors of one
+    /// dtype travel together. All ranks call it with the same tensors.
+    ///
+    /// # Errors
+    /// [`ReducerError::Invalid`] for a root that there is not; [`ReducerError::Comm`].
+    pub fn broadcast(&mut self, root: usize, tensors: &mut [Tensor<'_>]) -> Result<(), ReducerError> {
+        self.shared.check()?;
+        if root >= self.shared.group.size() {
+            return Err(self
+                .shared
+                .invalid(format!("there is no rank {root} in a group of {}", self.shared.group.size())));
+        }
+        broadcast(&self.shared, tensors, root, "tensors", self.steps)
+    }
+
     /// Notes what a finished step was.
     pub(crate) fn ended(&mut self, step: &InStep, ended: Ended) {
         self.accumulated.clear();
         self.reduced += 1;
+        self.used_somewhere = ended.used_somewhere;
         self.learned = ended.learned;
         self.order = Some(ended.order);
         let sparse = std::mem::take(&mut lock(&step.progress).sparse_out);
@@ -205,17 +254,16 @@ impl Reducer {
         self.shared.options.rebuilds() && !self.rebuilt && self.reduced >= wanted
     }
 
-    /// Makes the buckets again in the ready order of the first rank that has one. `knows` is whether this rank may give
-    /// its own.
-    pub(crate) fn rebuild_if_due(&mut self, knows: bool) -> Result<(), ReducerError> {
+    /// Makes the buckets again in the ready order of the first rank that has one: a rank that never had data has none.
+    pub(crate) fn rebuild_if_due(&mut self) -> Result<(), ReducerError> {
         if !self.is_due() {
             return Ok(());
         }
         let shared = self.shared.clone();
         let failed = |error| shared.fail(error, self.steps);
         let own = match &self.order {
-            Some(order) if knows => Some(self.by_order(order)?),
-            _ => None,
+            Some(order) => Some(self.by_order(order)?),
+            None => None,
         };
         let mut root = 0;
         let assignment = loop {
@@ -289,7 +337,8 @@ impl Reducer {
             Some(assignment) => self.lay_out(&assignment)?,
             None => self.tell_hook(),
         }
-        (self.reduced, self.rebuilt, self.order, self.learned) = (0, false, None, None);
+        (self.reduced, self.rebuilt, self.order) = (0, false, None);
+        (self.learned, self.used_somewhere) = (None, None);
         Ok(())
     }
 

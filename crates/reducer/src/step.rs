@@ -7,6 +7,7 @@ use crate::param::real;
 use crate::reducer::Reducer;
 use crate::shared::lock;
 use crate::sparse::SparseGradient;
+use crate::tensors::{Tensor, broadcast};
 use bucketeer_comm::{Buffer, ReadGuard};
 use bucketeer_types::DType;
 use std::ops::Deref;
@@ -105,6 +106,20 @@ impl<'r> Step<'r> {
     #[must_use]
     pub fn marker(&self) -> Marker {
         self.marker.clone()
+    }
+
+    /// Gives all ranks the model's buffers of one of them, a place in the group, before the forward.
+    ///
+    /// # Errors
+    /// As [`Reducer::broadcast`].
+    pub fn broadcast(&self, root: usize, buffers: &mut [Tensor<'_>]) -> Result<(), ReducerError> {
+        let step = &self.marker.0;
+        if root >= step.shared.group.size() {
+            return Err(step
+                .shared
+                .invalid(format!("there is no rank {root} in a group of {}", step.shared.group.size())));
+        }
+        broadcast(&step.shared, buffers, root, "the model's buffers", step.number)
     }
 
     /// Waits for all buckets, in order.
