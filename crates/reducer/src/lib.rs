@@ -60,6 +60,7 @@ mod shared;
 mod sparse;
 mod step;
 mod tensors;
+mod timeline;
 
 pub use assign::{AssignError, Assignment, Caps, Item, assign};
 pub use error::{Named, ReducerError};
@@ -71,3 +72,4 @@ pub use reducer::{BucketInfo, Reducer};
 pub use sparse::SparseGradient;
 pub use step::{DoneBucket, LocalStep, Marker, Reduced, Step};
 pub use tensors::Tensor;
+pub use timeline::{BucketTimes, Timeline};

@@ -13,6 +13,7 @@ use crate::shared::{Hooked, Shared, lock};
 use crate::sparse::SparseGradient;
 use crate::step::{LocalStep, Step};
 use crate::tensors::{Tensor, broadcast};
+use crate::timeline::Timeline;
 use bucketeer_comm::{Backend, Buffer, Group};
 use bucketeer_types::DType;
 use std::collections::BTreeMap;
@@ -48,6 +49,7 @@ pub(crate) struct LastStep {
     pub kept: Vec<bool>,
     pub out: Option<f64>,
     pub sparse: BTreeMap<usize, SparseGradient>,
+    pub timeline: Option<Timeline>,
 }
 
 /// The buckets of a reducer.
@@ -245,7 +247,8 @@ impl Reducer {
         self.learned = ended.learned;
         self.order = Some(ended.order);
         let sparse = std::mem::take(&mut lock(&step.progress).sparse_out);
-        self.last = LastStep { number: step.number, kept: ended.kept, out: ended.out, sparse };
+        self.last =
+            LastStep { number: step.number, kept: ended.kept, out: ended.out, sparse, timeline: Some(ended.timeline) };
     }
 
     /// Whether the next reduced step makes the buckets again.
@@ -351,6 +354,12 @@ impl Reducer {
             limit_bytes: bucket.limit_bytes,
         };
         self.layout.buckets.iter().map(info).collect()
+    }
+
+    /// When what happened in the last reduced step, if there was one.
+    #[must_use]
+    pub const fn timeline(&self) -> Option<&Timeline> {
+        self.last.timeline.as_ref()
     }
 
     /// Counted up each time the buckets are made again. Slots of another generation are no longer a parameter's.

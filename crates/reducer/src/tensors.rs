@@ -37,7 +37,7 @@ pub fn broadcast(
         if !dtypes.contains(&tensor.dtype) {
             dtypes.push(tensor.dtype);
         }
-        if tensor.bytes.len() as u64 % tensor.dtype.bytes() != 0 {
+        if !(tensor.bytes.len() as u64).is_multiple_of(tensor.dtype.bytes()) {
             let (bytes, name) = (tensor.bytes.len(), tensor.dtype.short_name());
             return Err(shared.invalid(format!("a tensor has {bytes} bytes, which are not whole elements of {name}")));
         }
