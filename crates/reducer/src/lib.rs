@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 mod hook;
+pub mod hooks;
 mod param;
 
 pub use hook::{BucketLayout, Hook, HookBucket, HookError, Part, Stage, StageCall};
