@@ -22,6 +22,8 @@ mod compress;
 mod post_local;
 mod powersgd;
 mod quantise;
+#[cfg(test)]
+mod tests;
 mod values;
 
 pub use all_reduce::AllReduce;
