@@ -50,6 +50,7 @@ mod copy;
 mod error;
 mod factors;
 mod hook;
+pub mod hooks;
 mod in_step;
 mod join;
 mod layout;

@@ -3,10 +3,12 @@
 use super::run::Player;
 use crate::Rank;
 use crate::values::{assert_close, bytes, from_numbers, numbers, pick};
-use bucketeer_comm::{Call, Op, Operands};
-use bucketeer_reducer::{Hook, HookBucket, HookError, Stage};
+use bucketeer_comm::{Buffer, Call, Group, Op, Operands};
+use bucketeer_reducer::hooks::{AllReduce, Cast16, PeriodicAverage, PostLocal};
+use bucketeer_reducer::{BucketLayout, Divide, Hook, HookBucket, HookError, Stage};
 use bucketeer_types::{DType, ReduceOp};
 use serde_json::Value;
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
 /// What a hook was given.
@@ -29,54 +31,15 @@ pub fn ulp(name: &str) -> Option<f64> {
     if is("bf16") { Some(2f64.powi(-7)) } else { is("fp16").then(|| 2f64.powi(-10)) }
 }
 
-/// What the hook of a recording does.
-enum Does {
-    /// Divides and sums.
-    AllReduce,
-    /// The same in a 16-bit dtype.
-    Cast(DType),
-    /// Nothing.
-    Nothing,
-    /// The mean in another buffer.
-    NewBuffer,
-    /// A result that is too short.
-    Short,
-    Fails,
-    /// The mean for so many steps, then nothing.
-    MeanUntil(u64),
-}
-
-struct TestHook {
-    does: Does,
+/// A hook that notes what it is given, and then does what another one does.
+struct Watched {
+    inner: Box<dyn Hook>,
     seen: Arc<Mutex<Vec<Seen>>>,
-    scratch: std::collections::BTreeMap<usize, bucketeer_comm::Buffer>,
 }
 
-pub fn hook(name: &str, _rank: &Rank, seen: &Arc<Mutex<Vec<Seen>>>) -> Option<Box<dyn Hook>> {
-    let does = match name {
-        name if !has_hook(name) => return None,
-        "hook_fp16" | "hook_builtin_fp16" => Does::Cast(DType::F16),
-        "hook_bf16" | "hook_builtin_bf16" => Does::Cast(DType::Bf16),
-        "hook_noop" => Does::Nothing,
-        "hook_new_tensor_view" | "hook_new_tensor" => Does::NewBuffer,
-        "hook_short" => Does::Short,
-        "hook_raises" => Does::Fails,
-        "post_local_sgd" => Does::MeanUntil(2),
-        _ => Does::AllReduce,
-    };
-    Some(Box::new(TestHook { does, seen: seen.clone(), scratch: Default::default() }))
-}
-
-impl TestHook {
-    fn sum(buffer: &bucketeer_comm::Buffer, dtype: DType) -> Stage {
-        let op = Op::AllReduce(ReduceOp::Sum.into());
-        Stage::Calls(vec![Call::collective(op, Operands::in_place(buffer.clone(), dtype)).into()])
-    }
-}
-
-impl Hook for TestHook {
+impl Hook for Watched {
     fn describe(&self) -> String {
-        "of a test".to_owned()
+        self.inner.describe()
     }
 
     fn begin(&mut self, bucket: &HookBucket<'_>) -> Result<Stage, HookError> {
@@ -88,34 +51,74 @@ impl Hook for TestHook {
             buffer: bucket.buffer().read()?.to_vec(),
             dtype: layout.dtype,
         });
-        let dtype = layout.dtype;
-        let divided = |dtype: DType, bytes: &[u8]| {
-            let own = numbers(bytes, dtype);
-            from_numbers(&own.iter().map(|one| one / bucket.divisor()).collect::<Vec<_>>(), dtype)
-        };
+        self.inner.begin(bucket)
+    }
+
+    fn next(&mut self, bucket: &HookBucket<'_>, stage: usize) -> Result<Stage, HookError> {
+        self.inner.next(bucket, stage)
+    }
+
+    fn rebuilt(&mut self, buckets: &[BucketLayout], group: &Group) {
+        self.inner.rebuilt(buckets, group);
+    }
+}
+
+/// Hooks of the recordings that are not built in.
+#[derive(Clone, Copy)]
+enum Does {
+    Nothing,
+    /// The mean in another buffer.
+    NewBuffer,
+    /// A result that is too short.
+    Short,
+    Fails,
+}
+
+struct Own {
+    does: Does,
+    results: BTreeMap<usize, Buffer>,
+}
+
+pub fn hook(name: &str, rank: &Rank, seen: &Arc<Mutex<Vec<Seen>>>) -> Option<Box<dyn Hook>> {
+    let own = |does| -> Box<dyn Hook> { Box::new(Own { does, results: BTreeMap::new() }) };
+    let inner = match name {
+        name if !has_hook(name) => return None,
+        "hook_fp16" | "hook_builtin_fp16" => Box::new(Cast16::f16().divide(Divide::OnWire)),
+        "hook_bf16" | "hook_builtin_bf16" => Box::new(Cast16::bf16().divide(Divide::OnWire)),
+        "hook_noop" => own(Does::Nothing),
+        "hook_new_tensor_view" | "hook_new_tensor" => own(Does::NewBuffer),
+        "hook_short" => own(Does::Short),
+        "hook_raises" => own(Does::Fails),
+        // Global for two steps, then within the rank alone.
+        "post_local_sgd" => {
+            let name = format!("alone in {}", rank.group.name());
+            let alone = rank.backend.new_group(&name, &[rank.backend.rank()]).expect("a group of one rank");
+            Box::new(PostLocal::new(alone, 2))
+        }
+        _ => Box::new(AllReduce),
+    };
+    Some(Box::new(Watched { inner, seen: seen.clone() }))
+}
+
+impl Hook for Own {
+    fn describe(&self) -> String {
+        "of a test".to_owned()
+    }
+
+    fn begin(&mut self, bucket: &HookBucket<'_>) -> Result<Stage, HookError> {
+        let layout = bucket.layout();
         match self.does {
             Does::Nothing => Ok(Stage::Done),
-            Does::MeanUntil(step) if bucket.step() >= step => Ok(Stage::Done),
-            Does::AllReduce | Does::MeanUntil(_) => {
-                let mean = divided(dtype, &bucket.buffer().read()?);
-                bucket.buffer().write()?.copy_from_slice(&mean);
-                Ok(Self::sum(bucket.buffer(), dtype))
-            }
             Does::NewBuffer => {
-                let mean = divided(dtype, &bucket.buffer().read()?);
-                let new = bucket.scratch(mean.len() as u64)?;
-                new.write()?.copy_from_slice(&mean);
+                let own = numbers(&bucket.buffer().read()?, layout.dtype);
+                let mean: Vec<f64> = own.iter().map(|one| one / bucket.divisor()).collect();
+                let new = bucket.scratch(bucket.buffer().bytes())?;
+                new.write()?.copy_from_slice(&from_numbers(&mean, layout.dtype));
+                // The result is what is in the other buffer, whatever is in this one.
                 bucket.buffer().write()?.fill(0xff);
-                self.scratch.insert(layout.index, new.clone());
-                Ok(Self::sum(&new, dtype))
-            }
-            Does::Cast(to) => {
-                let own = numbers(&bucket.buffer().read()?, dtype);
-                let cast = divided(to, &from_numbers(&own, to));
-                let new = bucket.scratch(cast.len() as u64)?;
-                new.write()?.copy_from_slice(&cast);
-                self.scratch.insert(layout.index, new.clone());
-                Ok(Self::sum(&new, to))
+                self.results.insert(layout.index, new.clone());
+                let op = Op::AllReduce(ReduceOp::Sum.into());
+                Ok(Stage::Calls(vec![Call::collective(op, Operands::in_place(new, layout.dtype)).into()]))
             }
             Does::Short => Ok(Stage::DoneIn(bucket.buffer().part(0, bucket.buffer().bytes() - 4)?)),
             Does::Fails => Err("it fails on purpose".into()),
@@ -123,13 +126,7 @@ impl Hook for TestHook {
     }
 
     fn next(&mut self, bucket: &HookBucket<'_>, _: usize) -> Result<Stage, HookError> {
-        let Some(result) = self.scratch.remove(&bucket.layout().index) else { return Ok(Stage::Done) };
-        if let Does::Cast(from) = self.does {
-            let wide = from_numbers(&numbers(&result.read()?, from), bucket.layout().dtype);
-            bucket.buffer().write()?.copy_from_slice(&wide);
-            return Ok(Stage::Done);
-        }
-        Ok(Stage::DoneIn(result))
+        Ok(self.results.remove(&bucket.layout().index).map_or(Stage::Done, Stage::DoneIn))
     }
 }
 
@@ -153,8 +150,20 @@ pub fn check(player: &Player<'_>, step: &Value, number: usize) {
     }
 }
 
-/// Averages parameters, where the recording does.
-pub fn average(player: &Player<'_>, step: &Value, _rank: &Rank) {
+/// Averages parameters, where the recording does: post-local SGD of two global steps, then each second one.
+pub fn average(player: &Player<'_>, step: &Value, number: usize, rank: &Rank) {
     let wanted = player.words(step, "averaging");
-    assert!(wanted.is_empty() || player.name() == "post_local_sgd", "{}: {wanted:?}", player.name());
+    let Some(after) = step.get("params_after").filter(|_| player.name() == "post_local_sgd") else {
+        return assert!(wanted.is_empty(), "{}: {wanted:?}", player.name());
+    };
+    let average = PeriodicAverage::new(2, 2.try_into().expect("not 0"));
+    assert_eq!(average.is_due(number as u64), !wanted.is_empty(), "{}, step {number}", player.name());
+    let list = pick(after, player.place).as_array().expect("parameters");
+    let mut params: Vec<Vec<u8>> = list.iter().map(|list| bytes(list, DType::F32)).collect();
+    let same = params.clone();
+    let mut tensors: Vec<_> = params.iter_mut().map(|bytes| (DType::F32, &mut bytes[..])).collect();
+    average.average(player.recorder.as_ref(), &rank.group, number as u64, &mut tensors).unwrap();
+    player.check_launches(&wanted, "averaging");
+    // After an average all ranks have the same, whose mean it is.
+    assert!(wanted.is_empty() || params == same, "{}, step {number}", player.name());
 }

@@ -308,7 +308,7 @@ pub fn play(recording: &Recording, rank: &Rank) {
         player.check_launches(&launches, &what);
         player.check_grads(step);
         super::hooks::check(&player, step, number);
-        super::hooks::average(&player, step, rank);
+        super::hooks::average(&player, step, number, rank);
         if let Some(wanted) = player.of(step, "buckets") {
             assert_eq!(&buckets(&reducer), wanted, "{}: buckets of {what}", recording.name);
         }
