@@ -6,8 +6,10 @@ mod faults;
 mod launcher;
 mod values;
 
+use bucketeer_comm::Backend;
 use bucketeer_comm::mpi::{MpiOptions, MpiRank};
 use launcher::under_mpirun;
+use std::sync::Arc;
 use std::time::Duration;
 
 fn start(message_bytes: u64, leave_timeout: Duration) -> MpiRank {
@@ -34,9 +36,28 @@ fn rank() {
         "stuck" => return faults::stuck(rank),
         "panics" => faults::panics(&rank),
         "once" => faults::starts_once(&rank),
+        "reducer" => return reducer(rank),
         _ => panic!("there is no task {task}"),
     }
     rank.finish().unwrap_or_else(|error| panic!("{error}"));
+}
+
+/// All cases of the reducer.
+fn reducer(rank: MpiRank) {
+    let rank = Arc::new(rank);
+    let backend: Arc<dyn Backend> = rank.clone();
+    let ran = reducer_suite::run_all(&backend);
+    assert!(ran > 0);
+    drop(backend);
+    let rank = Arc::into_inner(rank).expect("no case keeps its backend");
+    rank.finish().unwrap_or_else(|error| panic!("{error}"));
+}
+
+#[test]
+fn reducers_do_on_processes_what_they_do_on_threads() {
+    for ranks in [2, 4] {
+        under_mpirun("reducer", ranks).assert_success();
+    }
 }
 
 #[test]

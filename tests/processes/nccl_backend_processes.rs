@@ -40,11 +40,30 @@ fn child() {
     let rank = NcclRank::new(&nccl, &context, store, options).unwrap();
     match task.as_str() {
         "suite" => suite(&rank, size as usize),
+        "reducer" => return reducer(rank),
         _ => shrink(&rank, number, size as usize),
     }
     rank.close().unwrap();
     assert_eq!(fakegpu::session().violations(), [""; 0]);
     println!("\nright");
+}
+
+/// All cases of the reducer.
+fn reducer(rank: NcclRank) {
+    let rank = Arc::new(rank);
+    let backend: Arc<dyn Backend> = rank.clone();
+    assert!(reducer_suite::run_all(&backend) > 0);
+    drop(backend);
+    Arc::into_inner(rank).expect("no case keeps its backend").close().unwrap();
+    assert_eq!(fakegpu::session().violations(), [""; 0]);
+    println!("\nright");
+}
+
+#[test]
+fn reducers_do_on_processes_what_they_do_on_threads() {
+    for (rank, output) in run("reducer", 4).iter().enumerate() {
+        expect_right(rank, output);
+    }
 }
 
 /// The suite's cases that NCCL can do. All kinds and reductions, with few of the lengths.

@@ -3,6 +3,7 @@
 use bucketeer_comm::Backend;
 use bucketeer_comm::local::{LocalOptions, run};
 use kit::collective::ranks;
+use kit::{fakegpu, nccl_threads};
 use reducer_suite::{Case, Rank};
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,15 +24,34 @@ fn words(panic: &(dyn std::any::Any + Send)) -> String {
     text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned())).unwrap_or_default()
 }
 
-#[test]
-fn recorded_runs_of_ddp_are_reproduced_on_threads() {
-    let cases = reducer_suite::recorded::cases();
-    assert!(cases.len() >= 80, "{} recordings", cases.len());
-    let mut failed = Vec::new();
-    for case in &cases {
-        if let Err(panic) = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| on_threads(case))) {
-            failed.push(words(&*panic));
-        }
-    }
+/// Runs all cases, and tells all that fail.
+fn all(cases: &[Case], on: impl Fn(&Case)) {
+    let run = |case: &Case| std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| on(case)));
+    let failed: Vec<String> = cases.iter().filter_map(|case| Some(words(&*run(case).err()?))).collect();
     assert!(failed.is_empty(), "{} of {} fail:\n{}", failed.len(), cases.len(), failed.join("\n\n"));
+}
+
+#[test]
+fn all_cases_hold_on_threads() {
+    let cases = reducer_suite::cases();
+    assert!(!cases.is_empty());
+    all(&cases, on_threads);
+}
+
+#[test]
+fn all_cases_hold_on_nccl_in_threads() {
+    let cases = reducer_suite::cases();
+    let options = nccl_threads::options(20_000);
+    all(&cases, |case| {
+        let session = fakegpu::session();
+        let failed: Vec<String> = nccl_threads::run(&session, case.ranks as u32, &options, |rank, group, _| {
+            let rank = Rank { backend: Arc::new(rank), group: group.clone() };
+            let ran = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| (case.run)(&rank)));
+            ran.err().map(|panic| words(&*panic))
+        })
+        .into_iter()
+        .flatten()
+        .collect();
+        assert!(failed.is_empty(), "{}:\n{}", case.name, failed.join("\n"));
+    });
 }

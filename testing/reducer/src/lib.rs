@@ -6,6 +6,7 @@ pub mod recorder;
 pub mod values;
 
 use bucketeer_comm::{Backend, Group};
+use bucketeer_types::GlobalRank;
 use std::sync::Arc;
 
 /// One rank of a case.
@@ -32,4 +33,28 @@ pub struct Case {
 pub fn folder() -> std::path::PathBuf {
     let own = || std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/reducer");
     std::env::var_os("BUCKETEER_REDUCER_FIXTURES").map_or_else(own, Into::into)
+}
+
+/// All cases.
+#[must_use]
+pub fn cases() -> Vec<Case> {
+    recorded::cases()
+}
+
+/// This rank's part in all cases, one after the other, where ranks are processes of a world that stays. Each case has a group of
+/// the first ranks; a rank that is not in it goes on to the next one. Returns how many it took part in.
+pub fn run_all(backend: &Arc<dyn Backend>) -> usize {
+    let mut ran = 0;
+    for (number, case) in cases().iter().enumerate() {
+        let fits = case.ranks <= backend.world_size() as usize && (backend.rank().0 as usize) < case.ranks;
+        if !fits {
+            continue;
+        }
+        let members: Vec<GlobalRank> = (0..case.ranks as u32).map(GlobalRank).collect();
+        let group = backend.new_group(&format!("{number} {}", case.name), &members);
+        let group = group.unwrap_or_else(|error| panic!("{}: {error}", case.name));
+        (case.run)(&Rank { backend: backend.clone(), group });
+        ran += 1;
+    }
+    ran
 }
