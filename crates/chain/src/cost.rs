@@ -26,12 +26,14 @@ impl Piece {
     }
 
     /// Nanoseconds of a message of so many bytes, at most [`u64::MAX`].
+    #[inline]
     #[must_use]
     pub fn ns(&self, bytes: u64) -> u64 {
         self.alpha_ns.saturating_add(self.bytes_ns(bytes))
     }
 
     /// `ceil(bytes * num / den)`, at most [`u64::MAX`].
+    #[inline]
     fn bytes_ns(&self, bytes: u64) -> u64 {
         let (num, den) = (self.ns_per_byte_num, self.ns_per_byte_den.max(1));
         match bytes.checked_mul(num) {
@@ -160,24 +162,28 @@ impl MessageCost {
     }
 
     /// Its pieces: one to eight, none of which divides by 0.
+    #[inline]
     #[must_use]
     pub fn pieces(&self) -> &[Piece] {
         &self.0
     }
 
     /// Nanoseconds of a message of so many bytes, at most [`u64::MAX`].
+    #[inline]
     #[must_use]
     pub fn ns(&self, bytes: u64) -> u64 {
         self.0.iter().map(|piece| piece.ns(bytes)).min().unwrap_or(0)
     }
 
     /// The least time to start a message, in nanoseconds.
+    #[inline]
     #[must_use]
     pub fn alpha_ns(&self) -> u64 {
         self.0.iter().map(|piece| piece.alpha_ns).min().unwrap_or(0)
     }
 
     /// The least time that bytes take beside starting, in nanoseconds: at the smallest slope, rounded up.
+    #[inline]
     #[must_use]
     pub fn bytes_ns(&self, bytes: u64) -> u64 {
         self.0.iter().map(|piece| piece.bytes_ns(bytes)).min().unwrap_or(0)
