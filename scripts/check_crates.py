@@ -15,8 +15,9 @@ import sys
 # What each crate of ours may depend on, beside crates of others. Tests may name anything.
 ARROWS = {
     "bucketeer-types": set(),
+    "bucketeer-chain": set(),
     "bucketeer-cuda": {"bucketeer-types"},
-    "bucketeer": {"bucketeer-types"},
+    "bucketeer": {"bucketeer-chain", "bucketeer-types"},
     "bucketeer-comm": {"bucketeer-types", "bucketeer-cuda"},
     "bucketeer-reducer": {"bucketeer-types", "bucketeer-comm", "bucketeer-chain"},
     "bucketeer-eval": {"bucketeer", "bucketeer-types"},

@@ -36,7 +36,7 @@
 //!
 //! # Features
 //!
-//! Both are on by default; without them the crate takes 14 crates, itself included.
+//! Both are on by default; without them the crate takes 15 crates, itself included.
 //!
 //! | feature | brings |
 //! |---|---|

@@ -1,118 +1,18 @@
 //! What a step costs: the time of computation by node, of a message by group and kind, of a copy.
 //!
-//! All times are whole nanoseconds. The time of a message of `S` bytes is the least over its pieces of
-//! `alpha_ns + ceil(S * ns_per_byte_num / ns_per_byte_den)`: rounded up once for each piece, never in floating point, so that
-//! every rank and machine computes the same. As the least of straight lines it is concave: two messages together never take
-//! longer than both apart.
+//! All times are whole nanoseconds, never in floating point, so that every rank and machine computes the same. What a message
+//! takes by its bytes is a [`MessageCost`], of the crate `bucketeer-chain`.
 
-use super::hull;
 use super::profile::Class;
 use crate::ir::{CollectiveKind, Graph, NodeId};
 use crate::passes::liveness::value_bytes;
 use indexmap::IndexMap;
 use rustc_hash::FxBuildHasher;
 
+pub use bucketeer_chain::{MOST_PIECES, MessageCost, Piece, PiecesError};
+
 /// A map that keeps the order in which it was filled.
 pub type Map<V> = IndexMap<Box<str>, V, FxBuildHasher>;
-
-/// Most pieces of one message cost.
-pub const MOST_PIECES: usize = 8;
-
-/// A straight line: a time to start, and a time for each byte.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-#[cfg_attr(feature = "serde", serde(deny_unknown_fields))]
-pub struct Piece {
-    /// Nanoseconds of a message without bytes.
-    pub alpha_ns: u64,
-    /// Nanoseconds for `ns_per_byte_den` bytes.
-    pub ns_per_byte_num: u64,
-    /// Bytes that take `ns_per_byte_num` nanoseconds; not 0.
-    pub ns_per_byte_den: u64,
-}
-
-impl Piece {
-    /// Nanoseconds of a message, at most [`u64::MAX`].
-    #[must_use]
-    pub fn ns(&self, bytes: u64) -> u64 {
-        self.alpha_ns.saturating_add(scaled(bytes, self.ns_per_byte_num, self.ns_per_byte_den))
-    }
-}
-
-/// `ceil(bytes * num / den)`, at most [`u64::MAX`].
-fn scaled(bytes: u64, num: u64, den: u64) -> u64 {
-    match bytes.checked_mul(num) {
-        Some(product) => product.div_ceil(den.max(1)),
-        None => {
-            let exact = (u128::from(bytes) * u128::from(num)).div_ceil(u128::from(den.max(1)));
-            u64::try_from(exact).unwrap_or(u64::MAX)
-        }
-    }
-}
-
-/// The time of messages of one kind in one group: one to eight pieces.
-#[derive(Clone, PartialEq, Eq, Debug)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-#[cfg_attr(feature = "serde", serde(transparent))]
-pub struct MessageCost(Vec<Piece>);
-
-impl MessageCost {
-    /// A cost of these pieces.
-    ///
-    /// # Errors
-    /// [`CostError::Pieces`], unless there are one to eight and none divides by 0.
-    pub fn new(pieces: Vec<Piece>) -> Result<Self, CostError> {
-        let fits = (1..=MOST_PIECES).contains(&pieces.len()) && pieces.iter().all(|piece| piece.ns_per_byte_den > 0);
-        if fits { Ok(Self(pieces)) } else { Err(CostError::Pieces { found: pieces.len() }) }
-    }
-
-    /// Of one to eight pieces that all divide by something.
-    pub(super) const fn of_lines(pieces: Vec<Piece>) -> Self {
-        debug_assert!(!pieces.is_empty() && pieces.len() <= MOST_PIECES);
-        Self(pieces)
-    }
-
-    /// The cost that is closest to measured times, given as bytes and nanoseconds: the sum of its relative errors is the least, so
-    /// that single times that are off their neighbours bend nothing. Lines that move no size by more than 2 % are left out. It
-    /// starts at 85 % of the shortest time at least.
-    ///
-    /// ```
-    /// use bucketeer::passes::schedule::MessageCost;
-    ///
-    /// let measured: Vec<(u64, u64)> = (12..30).map(|at| 1 << at).map(|bytes| (bytes, 20_000 + bytes / 128)).collect();
-    /// let cost = MessageCost::fit(&measured);
-    /// assert_eq!(cost.pieces().len(), 1);
-    /// assert_eq!(cost.ns(1 << 26), 20_000 + (1 << 26) / 128);
-    /// ```
-    #[must_use]
-    pub fn fit(measured: &[(u64, u64)]) -> Self {
-        hull::fit(measured)
-    }
-
-    /// Its pieces.
-    #[must_use]
-    pub fn pieces(&self) -> &[Piece] {
-        &self.0
-    }
-
-    /// Nanoseconds of a message.
-    #[must_use]
-    pub fn ns(&self, bytes: u64) -> u64 {
-        self.0.iter().map(|piece| piece.ns(bytes)).min().unwrap_or(0)
-    }
-
-    /// The least time to start a message, in nanoseconds.
-    #[must_use]
-    pub fn alpha_ns(&self) -> u64 {
-        self.0.iter().map(|piece| piece.alpha_ns).min().unwrap_or(0)
-    }
-
-    /// The least time that bytes take beside starting, in nanoseconds: at the smallest slope, rounded up.
-    #[must_use]
-    pub fn bytes_ns(&self, bytes: u64) -> u64 {
-        self.0.iter().map(|piece| scaled(bytes, piece.ns_per_byte_num, piece.ns_per_byte_den)).min().unwrap_or(0)
-    }
-}
 
 /// What is known of one process group.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -151,14 +51,20 @@ impl CopyCost {
     /// The cost that is closest to measured times, as [`MessageCost::fit`] has it, of one line.
     #[must_use]
     pub fn fit(measured: &[(u64, u64)]) -> Self {
-        let Piece { alpha_ns, ns_per_byte_num, ns_per_byte_den } = hull::fit_line(measured).piece();
+        let Piece { alpha_ns, ns_per_byte_num, ns_per_byte_den } = Piece::fit(measured);
         Self { fixed_ns: alpha_ns, ns_per_byte_num, ns_per_byte_den }
+    }
+
+    /// As the line that it is.
+    pub(super) const fn piece(self) -> Piece {
+        let Self { fixed_ns, ns_per_byte_num, ns_per_byte_den } = self;
+        Piece { alpha_ns: fixed_ns, ns_per_byte_num, ns_per_byte_den }
     }
 
     /// Nanoseconds to copy so many bytes.
     #[must_use]
     pub fn ns(&self, bytes: u64) -> u64 {
-        self.fixed_ns.saturating_add(scaled(bytes, self.ns_per_byte_num, self.ns_per_byte_den))
+        self.piece().ns(bytes)
     }
 }
 
@@ -178,10 +84,8 @@ pub struct Costs {
 #[expect(missing_docs, reason = "the message says what each field holds")]
 #[non_exhaustive]
 pub enum CostError {
-    #[error(
-        "a message cost has {found} pieces, or one that divides by 0; expected 1 to {MOST_PIECES} with `ns_per_byte_den` above 0"
-    )]
-    Pieces { found: usize },
+    #[error(transparent)]
+    Pieces(#[from] PiecesError),
     #[error("`{node}`: found group `{group}`, expected one that has costs: {}", known.join(", "))]
     NoGroup { node: String, group: String, known: Vec<String> },
     #[error("`{node}`: found `{kind}` in group `{group}`, which has costs for {} alone", known.join(", "))]
@@ -244,14 +148,7 @@ impl Costs {
     pub fn with_faster_links(&self, group: &str, hundredths: u32) -> Self {
         let mut costs = self.clone();
         for cost in costs.groups.get_mut(group).into_iter().flat_map(|group| group.costs.values_mut()) {
-            for piece in &mut cost.0 {
-                let (num, den) = (u128::from(piece.ns_per_byte_num) * 100, u128::from(piece.ns_per_byte_den));
-                let den = den * u128::from(hundredths.max(1));
-                // Both below 2^64 again; what is cut off is below a 2^40th.
-                let shift = 64u32.saturating_sub(num.max(den).leading_zeros());
-                let fit = |number: u128| u64::try_from(number >> shift).unwrap_or(u64::MAX);
-                (piece.ns_per_byte_num, piece.ns_per_byte_den) = (fit(num), fit(den).max(1));
-            }
+            *cost = cost.with_faster_links(hundredths);
         }
         costs
     }
@@ -319,44 +216,18 @@ pub fn message_bytes(graph: &Graph, node: NodeId) -> Result<u64, CostError> {
 mod tests {
     use super::*;
 
-    fn piece(alpha_ns: u64, ns_per_byte_num: u64, ns_per_byte_den: u64) -> Piece {
-        Piece { alpha_ns, ns_per_byte_num, ns_per_byte_den }
-    }
-
     #[test]
-    fn a_message_takes_its_cheapest_piece_rounded_up() {
-        let cost = MessageCost::new(vec![piece(18_000, 1, 100), piece(25_000, 1, 368)]).unwrap();
-        assert_eq!(cost.ns(0), 18_000);
-        assert_eq!(cost.ns(1), 18_001);
-        assert_eq!(cost.ns(100), 18_001);
-        assert_eq!(cost.ns(1 << 20), 25_000 + (1u64 << 20).div_ceil(368));
-        assert_eq!((cost.alpha_ns(), cost.bytes_ns(369)), (18_000, 2));
-        // Far above what any machine sends, and no overflow.
-        assert_eq!(MessageCost::new(vec![piece(1, 7, 1)]).unwrap().ns(u64::MAX), u64::MAX);
-    }
-
-    #[test]
-    fn links_twice_as_fast_halve_what_bytes_take_and_no_start() {
-        let group = |pieces| GroupCosts {
-            label: "".into(),
-            size: 2,
-            costs: [("all_reduce".into(), MessageCost::new(pieces).unwrap())].into_iter().collect(),
-        };
-        let groups = [("A", vec![piece(50, 3, 7)]), ("B", vec![piece(50, u64::MAX / 3, u64::MAX)])];
-        let groups = groups.map(|(name, pieces)| (name.into(), group(pieces)));
-        let costs = Costs { groups: groups.into_iter().collect(), ..Costs::default() };
-        let ns = |costs: &Costs, name: &str| costs.groups[name].costs["all_reduce"].ns(7 << 40);
-        let faster = costs.with_faster_links("A", 200).with_faster_links("B", 300);
-        assert_eq!((ns(&costs, "A"), ns(&faster, "A")), (50 + (3 << 40), 50 + (3 << 39)));
-        let (before, after) = (ns(&costs, "B") - 50, ns(&faster, "B") - 50);
-        assert!(after.abs_diff(before / 3) < 4, "{before} {after}");
+    fn links_of_one_group_are_faster_and_those_of_others_as_they_were() {
+        let line = Piece { alpha_ns: 50, ns_per_byte_num: 3, ns_per_byte_den: 7 };
+        let cost = MessageCost::new(vec![line]).unwrap();
+        let costs = [("all_reduce".into(), cost.clone())].into_iter().collect();
+        let group = GroupCosts { label: "".into(), size: 2, costs };
+        let groups = ["A", "B"].map(|name| (name.into(), group.clone())).into_iter().collect();
+        let costs = Costs { groups, ..Costs::default() };
+        let faster = costs.with_faster_links("A", 200);
+        assert_eq!(faster.groups["A"].costs["all_reduce"], cost.with_faster_links(200));
+        assert_eq!(faster.groups["A"].costs["all_reduce"].ns(7 << 40), 50 + (3 << 39));
+        assert_eq!(faster.groups["B"], costs.groups["B"]);
         assert_eq!(costs.with_faster_links("C", 200), costs);
-    }
-
-    #[test]
-    fn costs_without_pieces_or_with_a_zero_below_the_line_are_refused() {
-        assert_eq!(MessageCost::new(Vec::new()), Err(CostError::Pieces { found: 0 }));
-        assert_eq!(MessageCost::new(vec![piece(1, 1, 0)]), Err(CostError::Pieces { found: 1 }));
-        assert_eq!(MessageCost::new(vec![piece(1, 1, 1); 9]), Err(CostError::Pieces { found: 9 }));
     }
 }

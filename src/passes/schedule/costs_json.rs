@@ -1,6 +1,6 @@
 //! Costs as JSON: `docs/planning.md` names every field.
 
-use super::costs::{CopyCost, CostError, Costs, GroupCosts, Map, MessageCost};
+use super::costs::{CopyCost, CostError, Costs, GroupCosts, Map, MessageCost, Piece};
 use serde::{Deserialize, Serialize};
 
 const SCHEMA: &str = "bucketeer-costs-1";
@@ -27,7 +27,7 @@ pub enum CostsJsonError {
 
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Document {
+struct Document<Group> {
     schema: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     instance: Option<String>,
@@ -36,11 +36,39 @@ struct Document {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     collectives: Option<u64>,
     compute_ns: Map<u64>,
-    groups: Map<GroupCosts>,
+    groups: Map<Group>,
     #[serde(default)]
     copy: CopyCost,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     memory: Option<MemoryRecord>,
+}
+
+/// A group as it is read: what is wrong with a cost is said with its kind and group.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ReadGroup {
+    #[serde(default)]
+    label: Box<str>,
+    size: u32,
+    costs: Map<Vec<Piece>>,
+}
+
+impl ReadGroup {
+    fn checked(self, group: &str) -> Result<GroupCosts, CostsJsonError> {
+        let costs = self.costs.into_iter().map(|(kind, pieces)| {
+            if !KINDS.contains(&&*kind) {
+                return Err(CostsJsonError::Kind { group: group.to_owned(), kind: kind.into() });
+            }
+            match MessageCost::new(pieces) {
+                Ok(cost) => Ok((kind, cost)),
+                Err(error) => {
+                    let (group, kind, error) = (group.to_owned(), kind.into(), Box::new(error.into()));
+                    Err(CostsJsonError::Cost { group, kind, error })
+                }
+            }
+        });
+        Ok(GroupCosts { label: self.label, size: self.size, costs: costs.collect::<Result<_, _>>()? })
+    }
 }
 
 /// What a file of costs says of memory.
@@ -59,24 +87,12 @@ impl Costs {
     /// # Errors
     /// [`CostsJsonError`], naming the field, the group and the kind.
     pub fn from_json(text: &str) -> Result<(Self, Option<MemoryRecord>), CostsJsonError> {
-        let document: Document = serde_json::from_str(text)?;
+        let document: Document<ReadGroup> = serde_json::from_str(text)?;
         if document.schema != SCHEMA {
             return Err(CostsJsonError::Schema { found: document.schema });
         }
-        let mut groups = document.groups;
-        for (group, known) in &mut groups {
-            for (kind, cost) in &mut known.costs {
-                let named = || (group.to_string(), kind.to_string());
-                if !KINDS.contains(&&**kind) {
-                    let (group, kind) = named();
-                    return Err(CostsJsonError::Kind { group, kind });
-                }
-                *cost = MessageCost::new(cost.pieces().to_vec()).map_err(|error| {
-                    let (group, kind) = named();
-                    CostsJsonError::Cost { group, kind, error: Box::new(error) }
-                })?;
-            }
-        }
+        let checked = |(name, group): (Box<str>, ReadGroup)| group.checked(&name).map(|group| (name, group));
+        let groups = document.groups.into_iter().map(checked).collect::<Result<_, _>>()?;
         if document.copy.ns_per_byte_den == 0 {
             return Err(CostsJsonError::Copy);
         }

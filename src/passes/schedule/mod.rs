@@ -4,13 +4,11 @@
 mod apply;
 pub mod bounds;
 mod build;
-pub mod chain;
 pub mod costs;
 #[cfg(feature = "serde")]
 pub mod costs_json;
 mod fixed;
 mod flops;
-mod hull;
 pub mod nccl;
 mod on_the_spot;
 pub mod own;
@@ -27,6 +25,11 @@ mod state;
 pub mod timeline;
 pub mod times;
 pub mod torch_model;
+
+/// Exact plans for a chain of messages on one stream, as the crate `bucketeer-chain` makes them.
+pub mod chain {
+    pub use bucketeer_chain::{deadlines, releases};
+}
 
 pub use apply::ApplyError;
 pub use bounds::{Bound, LowerBound};

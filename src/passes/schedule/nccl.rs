@@ -11,7 +11,6 @@
 //! the network's topology is 0, CPUs are Intel's. CollNet, which needs a plugin, is left out; PAT has the bandwidth of a ring.
 
 use super::costs::MessageCost;
-use super::hull;
 use crate::ir::CollectiveKind;
 
 /// A generation of NVIDIA's GPUs.
@@ -308,7 +307,7 @@ pub fn cost(kind: CollectiveKind, ranks: u32, nodes: u32, architecture: Architec
     let octave = |power: u32| (0..16).map(move |part| (64 + 4 * part) << power).chain([(128u64 << power) - 1]);
     let sizes = std::iter::once(0).chain((0..28).flat_map(octave));
     let points = sizes.map(|bytes| Some((bytes, time_ns(kind, ranks, nodes, architecture, bytes)?)));
-    points.collect::<Option<Vec<_>>>().map(|points| hull::over(&points))
+    points.collect::<Option<Vec<_>>>().map(|points| MessageCost::over(&points))
 }
 
 #[cfg(test)]

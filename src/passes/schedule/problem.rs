@@ -458,7 +458,7 @@ impl<'a> Builder<'a> {
     fn messages(&self, sent: &[u32]) -> Result<(Vec<Message>, Vec<MessageCost>), PlanError> {
         let graph = self.graph;
         let classes = self.classes();
-        let mut costs: IndexSet<Vec<super::costs::Piece>, FxBuildHasher> = IndexSet::default();
+        let mut costs: IndexSet<MessageCost, FxBuildHasher> = IndexSet::default();
         let mut messages = Vec::with_capacity(sent.len());
         for &item in sent {
             let node = self.nodes[item as usize];
@@ -472,7 +472,7 @@ impl<'a> Builder<'a> {
                 node,
                 group: collective.group.index() as u32,
                 bytes,
-                cost: costs.insert_full(cost.pieces().to_vec()).0 as u32,
+                cost: costs.insert_full(cost.clone()).0 as u32,
                 class,
                 is_bucket: members(graph, node) > 1,
                 gathers: matches!(collective.kind, CollectiveKind::AllGather { .. }),
@@ -485,8 +485,7 @@ impl<'a> Builder<'a> {
                 is_copied: self.dependencies.is_written(node) || self.dependencies.escapes(node),
             });
         }
-        let costs = costs.into_iter().map(MessageCost::new).collect::<Result<_, _>>()?;
-        Ok((messages, costs))
+        Ok((messages, costs.into_iter().collect()))
     }
 
     /// By arena index: what a collective agrees on with those that it may travel with.

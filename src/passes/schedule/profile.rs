@@ -17,9 +17,9 @@
 //! A kind without rows of its own takes those of another that moves the same bytes over each link: a broadcast those of a
 //! gather, a reduce those of a scatter, a permute those of an all-to-all. A group of one rank takes a copy.
 
-use super::costs::{CopyCost, CostError, Costs, GroupCosts, Map, MessageCost, Piece, check_names};
+use super::costs::{CopyCost, CostError, Costs, GroupCosts, Map, MessageCost, check_names};
 use super::nccl::{self, Architecture};
-use super::{hull, times};
+use super::times;
 use crate::ir::{CollectiveKind, Graph, ProcessGroup, ReduceOp};
 use std::fmt;
 
@@ -160,8 +160,7 @@ impl Profile {
     #[must_use]
     pub fn message(&self, class: Class, kind: CollectiveKind) -> Option<MessageCost> {
         if class.ranks == 1 {
-            let CopyCost { fixed_ns, ns_per_byte_num, ns_per_byte_den } = self.copy;
-            return MessageCost::new(vec![Piece { alpha_ns: fixed_ns, ns_per_byte_num, ns_per_byte_den }]).ok();
+            return MessageCost::new(vec![self.copy.piece()]).ok();
         }
         let found = self.row(class, kind.name()).or_else(|| self.row(class, stand_in(kind)));
         found.or_else(|| nccl::cost(kind, class.ranks, class.nodes, self.nccl?))
@@ -175,7 +174,7 @@ impl Profile {
         Some(match below {
             Some(below) if below.0 != above.0 => {
                 let (from_below, from_above) = (class.ranks - below.0.ranks, above.0.ranks - class.ranks);
-                hull::mean(below.1, u64::from(from_above), above.1, u64::from(from_below))
+                MessageCost::mean([(below.1, from_above), (above.1, from_below)])
             }
             _ => above.1.clone(),
         })
@@ -242,6 +241,7 @@ impl Profile {
 
 #[cfg(test)]
 mod tests {
+    use super::super::costs::Piece;
     use super::*;
     use crate::ir::{GlobalRank, text};
 

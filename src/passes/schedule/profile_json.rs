@@ -1,6 +1,6 @@
 //! Profiles and measured times as JSON: `docs/costs.md` names every field.
 
-use super::costs::{CopyCost, CostError, Map, MessageCost};
+use super::costs::{CopyCost, CostError, Map, MessageCost, Piece};
 use super::nccl::Architecture;
 use super::profile::{Class, ClassCosts, KINDS, Profile, Rates};
 use serde::{Deserialize, Serialize};
@@ -31,7 +31,7 @@ pub enum ProfileJsonError {
 
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct ProfileDocument {
+struct ProfileDocument<Row> {
     schema: String,
     name: Box<str>,
     #[serde(default)]
@@ -44,7 +44,15 @@ struct ProfileDocument {
     rates: Option<Rates>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     nccl: Option<Architecture>,
-    classes: Vec<ClassCosts>,
+    classes: Vec<Row>,
+}
+
+/// A row as it is read: what is wrong with a cost is said with its kind and class.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ReadRow {
+    class: Class,
+    costs: Map<Vec<Piece>>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -87,19 +95,19 @@ fn check_rates(rates: &Rates) -> Result<(), ProfileJsonError> {
 }
 
 /// A row with its costs checked.
-fn checked(row: ClassCosts, gpus_per_node: u32) -> Result<ClassCosts, ProfileJsonError> {
+fn checked(row: ReadRow, gpus_per_node: u32) -> Result<ClassCosts, ProfileJsonError> {
     let class = row.class;
     let room = u64::from(class.nodes) * u64::from(gpus_per_node);
     if class.nodes == 0 || class.nodes > class.ranks || u64::from(class.ranks) > room {
         return Err(ProfileJsonError::Class { class });
     }
-    let costs = row.costs.into_iter().map(|(kind, cost)| {
+    let costs = row.costs.into_iter().map(|(kind, pieces)| {
         if !KINDS.iter().any(|known| known.name() == &*kind) {
             return Err(ProfileJsonError::Kind { class, kind: kind.into() });
         }
-        match MessageCost::new(cost.pieces().to_vec()) {
+        match MessageCost::new(pieces) {
             Ok(cost) => Ok((kind, cost)),
-            Err(error) => Err(ProfileJsonError::Cost { class, kind: kind.into(), error: Box::new(error) }),
+            Err(error) => Err(ProfileJsonError::Cost { class, kind: kind.into(), error: Box::new(error.into()) }),
         }
     });
     Ok(ClassCosts { class, costs: costs.collect::<Result<_, _>>()? })
@@ -112,7 +120,7 @@ impl Profile {
     /// [`ProfileJsonError`], naming the field, or the class and kind.
     pub fn from_json(text: &str) -> Result<Self, ProfileJsonError> {
         let shape = |error| ProfileJsonError::Shape { schema: PROFILE, error };
-        let document: ProfileDocument = serde_json::from_str(text).map_err(shape)?;
+        let document: ProfileDocument<ReadRow> = serde_json::from_str(text).map_err(shape)?;
         of_schema(PROFILE, document.schema)?;
         let ProfileDocument { name, label, source, gpus_per_node, copy, rates, nccl, .. } = document;
         positive(&[("gpus_per_node", gpus_per_node.into()), ("copy.ns_per_byte_den", copy.ns_per_byte_den)])?;

@@ -16,12 +16,14 @@
 //! Peaks and bandwidths of memory are those of NVIDIA's data sheets, without sparsity. What it takes to launch a copy was not
 //! measured.
 
-use super::costs::{CopyCost, Map, MessageCost};
-use super::hull::{self, Line};
+use super::costs::{CopyCost, Map, MessageCost, Piece};
 use super::nccl::Architecture;
 use super::profile::{ACHIEVED_PERMILLE, Class, ClassCosts, Profile, Rates};
 
-/// Ranks, nodes, kind, lines.
+/// Bytes that slopes are stated for.
+const GIB: u64 = 1 << 30;
+
+/// Ranks, nodes, kind, lines: nanoseconds to start, and for a GiB.
 type Row = (u32, u32, &'static str, &'static [(u64, u64)]);
 
 const H100: &[Row] = &[
@@ -242,7 +244,8 @@ const BUILT_IN: [BuiltIn; 8] = [
 ];
 
 fn cost(lines: impl IntoIterator<Item = (u64, u64)>) -> MessageCost {
-    hull::cost(lines.into_iter().map(|(alpha_ns, ns_per_gib)| Line { alpha_ns, ns_per_gib }).collect())
+    let line = |(alpha_ns, ns_per_byte_num)| Piece { alpha_ns, ns_per_byte_num, ns_per_byte_den: GIB };
+    MessageCost::least_of(lines.into_iter().map(line))
 }
 
 impl BuiltIn {
@@ -262,7 +265,7 @@ impl BuiltIn {
             let exchange = match self.nic {
                 0 => half.clone(),
                 // All but what stays in the node.
-                nic => cost([(half.alpha_ns(), hull::GIB * u64::from(nodes - 1) / (u64::from(nodes) * nic))]),
+                nic => cost([(half.alpha_ns(), GIB * u64::from(nodes - 1) / (u64::from(nodes) * nic))]),
             };
             add(ranks, nodes, "all_gather", half.clone());
             add(ranks, nodes, "reduce_scatter", half);

@@ -70,7 +70,7 @@ impl<'a> Cut<'a> {
                 }
             }
         }
-        let costs = lines.into_iter().map(|line| line.map(|piece| MessageCost::of_lines(vec![piece]))).collect();
+        let costs = lines.into_iter().map(|line| MessageCost::new(vec![line?]).ok()).collect();
         Self { all, costs }
     }
 

@@ -9,8 +9,8 @@
 //!
 //! Then lines go that only follow noise. Nanoseconds are whole, and so are errors: they count in millionths.
 
-use super::{Line, cost, envelope};
-use crate::passes::schedule::costs::MessageCost;
+use super::{Line, cost, envelope, sorted};
+use crate::cost::MessageCost;
 use std::ops::Range;
 
 /// What of the shortest time a curve begins at, at least, in hundredths. What is measured begins at some KiB, and the first two
@@ -59,8 +59,7 @@ struct Best {
 
 impl Chain {
     fn new(points: &[(u64, u64)]) -> Self {
-        let mut points = points.to_vec();
-        points.sort_unstable();
+        let mut points = sorted(points);
         points.dedup_by_key(|point| point.0);
         let shortest = points.iter().map(|point| point.1).min().unwrap_or(0);
         let start = (u128::from(shortest) * u128::from(START_PERCENT) / 100) as u64;
@@ -174,7 +173,7 @@ fn thinned(mut lines: Vec<Line>, points: &Points) -> Vec<Line> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::passes::schedule::costs::MOST_PIECES;
+    use crate::cost::MOST_PIECES;
 
     /// Two sizes in each octave.
     fn sizes(octaves: u32) -> Vec<u64> {

@@ -5,16 +5,16 @@
 
 mod fit;
 
-pub(super) use fit::{fit, fit_line};
+pub use fit::{fit, fit_line};
 
-use super::costs::{MOST_PIECES, MessageCost, Piece};
+use crate::cost::{MOST_PIECES, MessageCost, Piece};
 
 /// Bytes that a slope is stated for.
-pub(super) const GIB: u64 = 1 << 30;
+pub const GIB: u64 = 1 << 30;
 
 /// A straight line: `alpha_ns + bytes * ns_per_gib / GIB`.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(super) struct Line {
+pub struct Line {
     /// Nanoseconds without bytes.
     pub alpha_ns: u64,
     /// Nanoseconds for each GiB.
@@ -35,7 +35,7 @@ impl Line {
     }
 
     /// The mean of two lines, weighted and rounded up. The weights are not both 0.
-    fn mean(low: Self, low_weight: u64, high: Self, high_weight: u64) -> Self {
+    fn mean([low, high]: [Self; 2], [low_weight, high_weight]: [u32; 2]) -> Self {
         let mix = |a: u64, b: u64| {
             let sum = u128::from(a) * u128::from(low_weight) + u128::from(b) * u128::from(high_weight);
             u64::try_from(sum.div_ceil(u128::from(low_weight) + u128::from(high_weight))).unwrap_or(u64::MAX)
@@ -47,11 +47,10 @@ impl Line {
     fn through(from: (u64, u64), to: (u64, u64)) -> Self {
         let rise = u128::from(to.1.saturating_sub(from.1)) * u128::from(GIB);
         let slope = rise.div_ceil(u128::from((to.0 - from.0).max(1)));
-        let before = (u128::from(from.0) * slope).div_ceil(u128::from(GIB));
-        Self {
-            alpha_ns: u64::try_from(u128::from(from.1).saturating_sub(before)).unwrap_or(u64::MAX),
-            ns_per_gib: u64::try_from(slope).unwrap_or(u64::MAX),
-        }
+        let ns_per_gib = u64::try_from(slope).unwrap_or(u64::MAX);
+        let before = (u128::from(from.0) * u128::from(ns_per_gib)).div_ceil(u128::from(GIB));
+        let alpha_ns = u64::try_from(u128::from(from.1).saturating_sub(before)).unwrap_or(u64::MAX);
+        Self { alpha_ns, ns_per_gib }
     }
 
     /// Where a line that begins lower and rises faster meets another: a fraction.
@@ -62,7 +61,7 @@ impl Line {
 }
 
 /// Of lines, those that are somewhere the lowest, from the one that begins lowest to the one that rises slowest.
-pub(super) fn envelope(mut lines: Vec<Line>) -> Vec<Line> {
+pub fn envelope(mut lines: Vec<Line>) -> Vec<Line> {
     lines.sort_unstable();
     let mut kept: Vec<Line> = Vec::with_capacity(lines.len());
     for line in lines {
@@ -86,14 +85,15 @@ pub(super) fn envelope(mut lines: Vec<Line>) -> Vec<Line> {
 
 /// A cost of lines: of those that count, at most [`MOST_PIECES`]. Where there are more, those go that raise the curve least,
 /// as a share of it.
-pub(super) fn cost(lines: Vec<Line>) -> MessageCost {
+pub fn cost(lines: Vec<Line>) -> MessageCost {
     let mut lines = envelope(lines);
     while lines.len() > MOST_PIECES {
         let raise = |at: usize| {
             let (from, to) = (lines[at - 1], lines[at + 1]);
             let (bytes, of) = from.meets(to);
             let ns = |line: Line| {
-                u128::from(line.alpha_ns) + (bytes / of.max(1)) * u128::from(line.ns_per_gib) / u128::from(GIB)
+                let slope = u128::from(line.ns_per_gib);
+                u128::from(line.alpha_ns) + (bytes / of.max(1)).saturating_mul(slope) / u128::from(GIB)
             };
             (ns(from).saturating_sub(ns(lines[at]))).saturating_mul(1_000_000_000) / ns(lines[at]).max(1)
         };
@@ -103,21 +103,33 @@ pub(super) fn cost(lines: Vec<Line>) -> MessageCost {
     if lines.is_empty() {
         lines.push(Line { alpha_ns: 0, ns_per_gib: 0 });
     }
-    MessageCost::of_lines(lines.into_iter().map(Line::piece).collect())
+    MessageCost::of_pieces(lines.into_iter().map(Line::piece).collect())
 }
 
-/// The weighted mean of two costs at every size.
-pub(super) fn mean(low: &MessageCost, low_weight: u64, high: &MessageCost, high_weight: u64) -> MessageCost {
+/// The weighted mean of two costs at every size. Weights that are both 0 count as equal.
+pub fn mean([(low, low_weight), (high, high_weight)]: [(&MessageCost, u32); 2]) -> MessageCost {
+    let weights = if (low_weight, high_weight) == (0, 0) { [1, 1] } else { [low_weight, high_weight] };
     // The mean of two minima is the least of all means.
-    let pairs = low.pieces().iter().flat_map(|a| high.pieces().iter().map(move |b| (Line::of(a), Line::of(b))));
-    cost(pairs.map(|(a, b)| Line::mean(a, low_weight, b, high_weight)).collect())
+    let pairs = low.pieces().iter().flat_map(|a| high.pieces().iter().map(move |b| [a, b].map(Line::of)));
+    cost(pairs.map(|lines| Line::mean(lines, weights)).collect())
 }
 
-/// The least concave cost that is not below any of these points of bytes and nanoseconds, which are sorted by bytes. Beyond
-/// the last one it goes on as between the last two.
-pub(super) fn over(points: &[(u64, u64)]) -> MessageCost {
+/// Points of bytes and nanoseconds sorted by bytes, each no further out than that products of two differences fit in 128 bits
+/// with a sign.
+fn sorted(points: &[(u64, u64)]) -> Vec<(u64, u64)> {
+    let far = i64::MAX as u64;
+    let mut points: Vec<(u64, u64)> = points.iter().map(|&(bytes, ns)| (bytes.min(far), ns.min(far))).collect();
+    points.sort_unstable();
+    points
+}
+
+/// The least concave cost that is not below any of these points of bytes and nanoseconds. Beyond the last one it goes on as
+/// between the last two.
+pub fn over(points: &[(u64, u64)]) -> MessageCost {
     let mut corners: Vec<(u64, u64)> = Vec::with_capacity(points.len());
-    for &point in points {
+    for point in sorted(points) {
+        // Of one size the longest.
+        corners.pop_if(|last| last.0 == point.0);
         while let [.., before, last] = corners[..] {
             let rise =
                 |from: (u64, u64), to: (u64, u64)| (i128::from(to.1) - i128::from(from.1), i128::from(to.0 - from.0));
@@ -170,7 +182,7 @@ mod tests {
     fn a_mean_of_costs_is_the_mean_of_their_times() {
         let low = cost(vec![line(10_000, 5_000_000), line(40_000, 1_000_000)]);
         let high = cost(vec![line(30_000, 9_000_000), line(200_000, 2_000_000)]);
-        let mixed = mean(&low, 3, &high, 1);
+        let mixed = mean([(&low, 3), (&high, 1)]);
         for bytes in [0, 1, 1 << 20, 1 << 24, 1 << 30, 1 << 34] {
             let expected = (3 * low.ns(bytes) + high.ns(bytes)) / 4;
             let found = mixed.ns(bytes);
@@ -186,6 +198,9 @@ mod tests {
             assert!(hull.ns(bytes) >= ns && hull.ns(bytes) <= ns + 60, "{bytes}: {}", hull.ns(bytes));
         }
         assert_eq!((hull.ns(100), hull.ns(800)), (200, 400));
+        // In whatever order, and of one size the longest counts.
+        let any_order: Vec<(u64, u64)> = points.into_iter().rev().chain([(100, 150), (800, 10)]).collect();
+        assert_eq!(over(&any_order), hull);
         assert_eq!(over(&[(5, 7)]).ns(1 << 40), 7);
     }
 }
