@@ -1,9 +1,16 @@
 //! Gradients that are all there after backward.
 
+use crate::assign::assign;
 use crate::error::ReducerError;
+use crate::factors::FactorCell;
+use crate::layout::items;
 use crate::options::Scale;
+use crate::param::Param;
 use crate::reducer::Reducer;
 use crate::step::Reduced;
+use bucketeer_comm::{Buffer, Operands, Work};
+use bucketeer_types::DType;
+use std::collections::VecDeque;
 
 impl Reducer {
     /// Reduces gradients that are there, in place: one for each parameter, of its own dtype and order, none for those that this step
@@ -32,6 +39,91 @@ impl Reducer {
     ) -> Result<Reduced<'_>, ReducerError> {
         self.check_all(gradients)?;
         self.reduce_begun(gradients, Some(samples))
+    }
+
+    /// The same in little memory: gradients are packed, sent and read in at most `cap_bytes` of buffers, or those of the largest
+    /// gradient, and the memory of the reducer's own buckets is given back before. All ranks give the same cap. For gradients that are there after backward and
+    /// a mean or sum of dense ones, without hooks, other dtypes on the wire, or unused parameters.
+    ///
+    /// # Errors
+    /// As [`reduce_all`](Self::reduce_all); [`ReducerError::Invalid`] for what it is not for.
+    pub fn reduce_all_within(&mut self, gradients: &mut [&mut [u8]], cap_bytes: u64) -> Result<(), ReducerError> {
+        self.check_within(gradients)?;
+        self.shared.check()?;
+        self.release_memory()?;
+        let shared = self.shared.clone();
+        // Four buckets fit, so that copies and messages run side by side.
+        let assignment = assign(&items(&shared.params, None), &[cap_bytes / 4], None);
+        let assignment = assignment.map_err(|error| ReducerError::Assign { rank: shared.rank(), error })?;
+        let factors = FactorCell::of_ranks(&shared, shared.group.size()).get(&shared, self.steps)?;
+        let failed = |bucket: usize, error| {
+            let error = shared.comm(self.steps, format!("bucket {bucket} of a bulk in little memory"), error);
+            shared.fail(error, self.steps)
+        };
+        let mut flights: VecDeque<(usize, Buffer, Work)> = VecDeque::new();
+        let mut held_bytes = 0;
+        let arrive = |(bucket, buffer, work): (usize, Buffer, Work), gradients: &mut [&mut [u8]]| {
+            work.wait(None).map_err(|error| failed(bucket, error))?;
+            let bytes = buffer.read().map_err(|error| shared.buffer(error))?;
+            let mut at = 0;
+            for &param in &assignment.buckets[bucket] {
+                let len = gradients[param].len();
+                gradients[param].copy_from_slice(&bytes[at..at + len]);
+                at += len;
+            }
+            Ok::<_, ReducerError>(buffer.bytes())
+        };
+        for (bucket, params) in assignment.buckets.iter().enumerate() {
+            let bytes = params.iter().map(|param| gradients[*param].len() as u64).sum::<u64>();
+            while held_bytes + bytes > cap_bytes {
+                let Some(flight) = flights.pop_front() else { break };
+                held_bytes -= arrive(flight, gradients)?;
+            }
+            let arena = shared.backend.arena(bytes).map_err(|error| shared.buffer(error))?;
+            let buffer = arena.buffer(0, bytes).map_err(|error| shared.buffer(error))?;
+            let mut target = buffer.write().map_err(|error| shared.buffer(error))?;
+            let mut at = 0;
+            for &param in params {
+                target[at..at + gradients[param].len()].copy_from_slice(gradients[param]);
+                at += gradients[param].len();
+            }
+            drop(target);
+            let dtype = params.first().map_or(DType::F32, |param| shared.sent[*param].dtype);
+            let operands = Operands::in_place(buffer.clone(), dtype);
+            let work = shared.backend.all_reduce(&shared.group, operands, factors.reduction, &shared.call_options());
+            flights.push_back((bucket, buffer, work.map_err(|error| failed(bucket, error))?));
+            held_bytes += bytes;
+        }
+        for flight in flights {
+            arrive(flight, gradients)?;
+        }
+        self.steps += 1;
+        Ok(())
+    }
+
+    fn check_within(&self, gradients: &[&mut [u8]]) -> Result<(), ReducerError> {
+        let (found, wanted) = (gradients.len(), self.params().len());
+        if found != wanted {
+            return Err(self.shared.invalid(format!("there are {found} gradients for {wanted} parameters")));
+        }
+        let options = &self.shared.options;
+        let plain = options.wire.is_none() && options.scale != Scale::Weighted && !options.static_graph;
+        if !plain || self.shared.hook.is_some() || self.params().iter().any(Param::is_sparse) {
+            let reason = "a bulk in little memory is for the mean or sum of dense gradients in their own dtype, without a hook or a \
+                          static graph: use `reduce_all`";
+            return Err(self.shared.invalid(reason));
+        }
+        for (index, (param, gradient)) in self.params().iter().zip(gradients).enumerate() {
+            if gradient.len() as u64 != param.bytes() {
+                let (found, name) = (gradient.len(), param.name());
+                let reason = format!(
+                    "the gradient of parameter {index} ({name}) has {found} bytes; {param} has {}",
+                    param.bytes()
+                );
+                return Err(self.shared.invalid(reason));
+            }
+        }
+        Ok(())
     }
 
     fn check_all(&self, gradients: &[Option<&mut [u8]>]) -> Result<(), ReducerError> {

@@ -63,9 +63,14 @@ impl Accumulated {
         self.slots[param].load(Ordering::Relaxed)
     }
 
+    /// Whether local steps left something.
+    pub fn holds_local(&self) -> bool {
+        self.slots.iter().any(|slot| slot.load(Ordering::Relaxed)) || !lock(&self.sparse).is_empty()
+    }
+
     /// Whether what slots hold between steps is somebody's.
     pub fn holds_any(&self) -> bool {
-        self.in_place.load(Ordering::Relaxed) || self.slots.iter().any(|slot| slot.load(Ordering::Relaxed))
+        self.in_place.load(Ordering::Relaxed) || self.holds_local()
     }
 
     pub fn clear(&self) {
@@ -253,6 +258,8 @@ pub struct Ended {
     pub used_somewhere: Option<Arc<[bool]>>,
     /// Ready order.
     pub order: Vec<usize>,
+    /// Parameters that this rank did not use.
+    pub unused: Vec<usize>,
     /// When what happened.
     pub timeline: Timeline,
 }

@@ -137,6 +137,12 @@ impl Layout {
         self.buckets.iter().map(of).collect()
     }
 
+    /// The assignment it was made of.
+    pub fn assignment(&self) -> Assignment {
+        let limits_bytes = self.buckets.iter().map(|bucket| bucket.limit_bytes).collect();
+        Assignment { buckets: self.indices(), limits_bytes }
+    }
+
     /// Moves all gradients from their places to those of `next`, which lies in the same allocation.
     ///
     /// # Errors

@@ -59,6 +59,7 @@ mod param;
 mod reducer;
 mod shared;
 mod sparse;
+mod stats;
 mod step;
 mod tensors;
 mod timeline;
@@ -71,6 +72,7 @@ pub use options::{Divide, FirstStep, Rebuild, ReducerOptions, Scale, SmallBucket
 pub use param::Param;
 pub use reducer::{BucketInfo, Reducer};
 pub use sparse::SparseGradient;
+pub use stats::{Averages, Stats};
 pub use step::{DoneBucket, LocalStep, Marker, Reduced, Step};
 pub use tensors::Tensor;
 pub use timeline::{BucketTimes, Timeline};

@@ -7,16 +7,18 @@ use crate::factors::FactorCell;
 use crate::hook::Hook;
 use crate::in_step::{Accumulated, Ended, Graph, InStep, Learned};
 use crate::layout::{Layout, Sent, allocate, describe, items};
-use crate::options::{ReducerOptions, Scale, SmallBucket};
+use crate::options::{ReducerOptions, Scale, SmallBucket, Wire};
 use crate::param::Param;
 use crate::shared::{Hooked, Shared, lock};
 use crate::sparse::SparseGradient;
+use crate::stats::{Gathered, Stats};
 use crate::step::{LocalStep, Step};
 use crate::tensors::{Tensor, broadcast};
 use crate::timeline::Timeline;
-use bucketeer_comm::{Backend, Buffer, Group};
+use bucketeer_comm::{Arena, Backend, Buffer, Group};
 use bucketeer_types::DType;
 use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 
 /// One rank's side of data-parallel training: takes the gradients of each step, and gives back what all ranks together have.
@@ -36,10 +38,13 @@ pub struct Reducer {
     rebuilt: bool,
     /// This rank's ready order, if it had a step to see it in.
     order: Option<Vec<usize>>,
+    /// The buckets, while their memory is given back.
+    released: Option<Assignment>,
     learned: Option<Arc<Learned>>,
     /// Of a static graph: which parameters any rank used in the first step.
     used_somewhere: Option<Arc<[bool]>>,
     pub(crate) last: LastStep,
+    gathered: Gathered,
 }
 
 /// What the last step left.
@@ -121,7 +126,7 @@ impl Reducer {
         let layout = Layout::new(&assignment, &shared.params, &shared.sent, arena, 0);
         let layout = Arc::new(layout.map_err(|error| shared.buffer(error))?);
         let accumulated = Arc::new(Accumulated::new(shared.params.len()));
-        let reducer = Self {
+        let mut reducer = Self {
             shared,
             layout,
             accumulated,
@@ -129,10 +134,13 @@ impl Reducer {
             reduced: 0,
             rebuilt: false,
             order: None,
+            released: None,
             learned: None,
             used_somewhere: None,
             last: LastStep::default(),
+            gathered: Gathered::default(),
         };
+        reducer.gathered.initial_bucket_bytes = reducer.bucket_bytes();
         reducer.tell_hook();
         Ok(reducer)
     }
@@ -215,6 +223,7 @@ impl Reducer {
     /// [`ReducerError::Broken`].
     pub fn local_step(&mut self) -> Result<LocalStep<'_>, ReducerError> {
         self.shared.check()?;
+        self.take_memory()?;
         self.steps += 1;
         Ok(LocalStep::new(self))
     }
@@ -245,6 +254,8 @@ impl Reducer {
         self.reduced += 1;
         self.used_somewhere = ended.used_somewhere;
         self.learned = ended.learned;
+        let reordered = step.reordered.load(Ordering::Relaxed);
+        self.gathered.add(&ended.timeline, ended.unused, &ended.order, reordered);
         self.order = Some(ended.order);
         let sparse = std::mem::take(&mut lock(&step.progress).sparse_out);
         self.last =
@@ -259,6 +270,7 @@ impl Reducer {
 
     /// Makes the buckets again in the ready order of the first rank that has one: a rank that never had data has none.
     pub(crate) fn rebuild_if_due(&mut self) -> Result<(), ReducerError> {
+        self.take_memory()?;
         if !self.is_due() {
             return Ok(());
         }
@@ -279,7 +291,12 @@ impl Reducer {
         };
         self.lay_out(&assignment).map_err(|error| shared.fail(error, self.steps))?;
         self.rebuilt = true;
+        self.gathered.rebuilt_bucket_bytes = Some(self.bucket_bytes());
         Ok(())
+    }
+
+    fn bucket_bytes(&self) -> Vec<u64> {
+        self.layout.buckets.iter().map(|bucket| bucket.gradient_bytes).collect()
     }
 
     /// The assignment for a ready order.
@@ -311,6 +328,57 @@ impl Reducer {
         Ok(())
     }
 
+    /// Gives the memory of the gradients back until the next step begins, which takes it again: for who needs it between steps.
+    /// What slots hold is lost; the last step's gradients are read before.
+    ///
+    /// # Errors
+    /// [`ReducerError::Invalid`] while local steps keep something in it.
+    pub fn release_memory(&mut self) -> Result<(), ReducerError> {
+        if self.accumulated.holds_local() {
+            let reason = "local steps have left gradients in the buckets: reduce them, or clear them, before memory is given back";
+            return Err(self.shared.invalid(reason));
+        }
+        let none = Arena::new(0).map_err(|error| self.shared.buffer(error))?;
+        self.released = Some(self.layout.assignment());
+        self.last = LastStep { number: self.last.number, timeline: self.last.timeline.take(), ..LastStep::default() };
+        let layout = Layout::new(&Assignment::default(), &[], &[], none, self.layout.generation + 1);
+        self.layout = Arc::new(layout.map_err(|error| self.shared.buffer(error))?);
+        Ok(())
+    }
+
+    /// Takes the memory again that was given back.
+    pub(crate) fn take_memory(&mut self) -> Result<(), ReducerError> {
+        let Some(assignment) = self.released.take() else { return Ok(()) };
+        let shared = &self.shared;
+        let arena = allocate(shared.backend.as_ref(), &shared.sent).map_err(|error| shared.buffer(error))?;
+        let generation = self.layout.generation + 1;
+        let layout = Layout::new(&assignment, &shared.params, &shared.sent, arena, generation);
+        self.layout = Arc::new(layout.map_err(|error| shared.buffer(error))?);
+        Ok(())
+    }
+
+    /// Sends gradients in another dtype from the next step on. All ranks call it together; buckets are those of a first step
+    /// again, in new memory.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new); [`ReducerError::Invalid`] while local steps keep something.
+    pub fn set_wire(&mut self, wire: Option<Wire>) -> Result<(), ReducerError> {
+        self.shared.check()?;
+        if self.accumulated.holds_local() {
+            return Err(self.shared.invalid("local steps have left gradients: reduce them, or clear them, before"));
+        }
+        let Shared { backend, group, params, options, hook, .. } = &*self.shared;
+        let options = ReducerOptions { wire, ..options.clone() };
+        let made = Self::make(backend.clone(), group, params.to_vec(), options, hook.clone())?;
+        let generation = self.layout.generation + 1;
+        let layout =
+            Layout::new(&made.layout.assignment(), params, &made.shared.sent, made.layout.arena.clone(), generation);
+        let layout = layout.map_err(|error| self.shared.buffer(error))?;
+        let gathered = std::mem::take(&mut self.gathered);
+        *self = Self { layout: Arc::new(layout), steps: self.steps, gathered, ..made };
+        Ok(())
+    }
+
     fn tell_hook(&self) {
         if let Some(hooked) = &self.shared.hook {
             let buckets: Vec<_> = self.layout.buckets.iter().map(|bucket| bucket.layout.clone()).collect();
@@ -329,10 +397,8 @@ impl Reducer {
         let shared =
             Shared::new(backend.clone(), group.clone(), params.clone(), sent.clone(), options.clone(), hook.clone());
         let shared = Arc::new(shared);
-        let own = Assignment {
-            buckets: self.layout.indices(),
-            limits_bytes: self.layout.buckets.iter().map(|bucket| bucket.limit_bytes).collect(),
-        };
+        self.take_memory()?;
+        let own = self.layout.assignment();
         let same = agree(&shared, &describe(&own.buckets))?;
         let shown = if same { None } else { share(&shared, Some(own), 0, self.steps)? };
         self.shared = shared;
@@ -354,6 +420,24 @@ impl Reducer {
             limit_bytes: bucket.limit_bytes,
         };
         self.layout.buckets.iter().map(info).collect()
+    }
+
+    /// What is known of the steps so far.
+    #[must_use]
+    pub fn stats(&self) -> Stats {
+        let gathered = &self.gathered;
+        let bytes = |param: &usize| self.shared.params.get(*param).map_or(0, Param::bytes);
+        Stats {
+            reduced_steps: gathered.steps,
+            initial_bucket_bytes: gathered.initial_bucket_bytes.clone(),
+            rebuilt_bucket_bytes: gathered.rebuilt_bucket_bytes.clone(),
+            ready_order: gathered.ready_order.clone(),
+            unused_bytes: gathered.unused.iter().map(bytes).fold(0, u64::saturating_add),
+            can_be_static: gathered.can_be_static(),
+            reordered_gradients: gathered.reordered,
+            averages: gathered.averages(),
+            error: self.shared.check().err().map(|error| error.to_string()),
+        }
     }
 
     /// When what happened in the last reduced step, if there was one.

@@ -45,6 +45,19 @@ impl Marker {
         self.0.ready_in_place(param)
     }
 
+    /// The same for a gradient in memory that may be the parameter's slot or not: a framework that has put another tensor in its
+    /// place. What lies elsewhere is copied in. Whether it was in its place.
+    ///
+    /// # Errors
+    /// As [`ready`](Self::ready); for memory that is in use, or not the host's.
+    pub fn ready_from(&self, param: usize, gradient: &Buffer) -> Result<bool, ReducerError> {
+        if self.slot(param)? == *gradient {
+            return self.ready_in_place(param).map(|()| true);
+        }
+        let bytes = gradient.read().map_err(|error| self.0.shared.buffer(error))?;
+        self.ready(param, &bytes).map(|()| false)
+    }
+
     /// The same for a sparse parameter: rows of the first dimension, in any order, also more than once, and the values of each,
     /// end to end.
     ///
@@ -249,6 +262,24 @@ impl Reduced<'_> {
         let Reducer { shared, layout, last, .. } = &*self.reducer;
         copy_out(shared, layout, param, last.out, target)?;
         Ok(true)
+    }
+
+    /// Whether memory that a framework takes for a parameter's gradient is the slot that holds it.
+    ///
+    /// # Errors
+    /// [`ReducerError::Invalid`], naming the parameter: it is other memory, as after a rebuild, or the framework has put another
+    /// tensor in its place, and holds no reduced gradient.
+    pub fn expect_slot(&self, param: usize, gradient: &Buffer) -> Result<(), ReducerError> {
+        self.check(param)?;
+        let Reducer { shared, layout, last, .. } = &*self.reducer;
+        if layout.places[param].slot == *gradient {
+            return Ok(());
+        }
+        let (name, step) = (shared.params[param].name(), last.number);
+        Err(shared.invalid(format!(
+            "after step {step} what is taken for the gradient of parameter {param} ({name}) is not its slot: ask for the \
+             slot again, or copy the gradient"
+        )))
     }
 
     /// A parameter's reduced gradient where it lies, if it is not [kept](Self::is_kept). The guard holds up the next step.

@@ -189,7 +189,10 @@ impl InStep {
             }
         }
         let out = self.factors()?.out;
-        Ok(Ended { kept, out, learned, used_somewhere, order: self.order(), timeline: self.timeline(progress) })
+        let all = 0..self.shared.params.len();
+        let unused = all.filter(|param| !self.used[*param].load(Ordering::Relaxed)).collect();
+        let timeline = self.timeline(progress);
+        Ok(Ended { kept, out, learned, used_somewhere, order: self.order(), unused, timeline })
     }
 
     fn timeline(&self, progress: &Progress) -> Timeline {
