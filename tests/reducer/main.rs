@@ -45,8 +45,14 @@ fn all_cases_hold_on_nccl_in_threads() {
     all(&cases, |case| {
         let session = fakegpu::session();
         let failed: Vec<String> = nccl_threads::run(&session, case.ranks as u32, &options, |rank, group, _| {
-            let rank = Rank { backend: Arc::new(rank), group: group.clone() };
+            let own = Arc::new(rank);
+            let rank = Rank { backend: own.clone(), group: group.clone() };
             let ran = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| (case.run)(&rank)));
+            drop(rank);
+            // Others may still wait for what this rank has seen the end of.
+            if let (Ok(()), Some(own)) = (&ran, Arc::into_inner(own)) {
+                own.close().unwrap();
+            }
             ran.err().map(|panic| words(&*panic))
         })
         .into_iter()

@@ -21,11 +21,19 @@ fn digest(text: &str) -> [u8; 32] {
     Sha256::digest(text.as_bytes()).into()
 }
 
-/// Compares parameters and options. Whether all ranks have the same assignment to buckets, too.
+/// Compares parameters and options, and asks why where that fails on another rank. Whether all ranks have the same assignment to buckets, too.
 ///
 /// # Errors
 /// [`ReducerError::Disagree`] on every rank, with both sides.
 pub fn agree(shared: &Shared, assignment: &str) -> Result<bool, ReducerError> {
+    compare(shared, assignment).map_err(|error| match error {
+        ReducerError::Comm { .. } => shared.fail(error, 0),
+        // All ranks know, and nothing is in flight.
+        error => error,
+    })
+}
+
+fn compare(shared: &Shared, assignment: &str) -> Result<bool, ReducerError> {
     let hook = shared.hook.as_ref().map_or("none", |hooked| &hooked.name);
     let options = format!("{}, hook {hook}", shared.options.common());
     let texts: Vec<String> = shared.params.iter().map(describe).collect();

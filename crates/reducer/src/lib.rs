@@ -56,6 +56,7 @@ mod join;
 mod layout;
 mod options;
 mod param;
+mod rebuild;
 mod reducer;
 mod shared;
 mod sparse;

@@ -7,8 +7,9 @@ use crate::factors::FactorCell;
 use crate::hook::Hook;
 use crate::in_step::{Accumulated, Ended, Graph, InStep, Learned};
 use crate::layout::{Layout, Sent, allocate, describe, items};
-use crate::options::{ReducerOptions, Scale, SmallBucket, Wire};
+use crate::options::{ReducerOptions, Scale, Wire};
 use crate::param::Param;
+use crate::rebuild::share;
 use crate::shared::{Hooked, Shared, lock};
 use crate::sparse::SparseGradient;
 use crate::stats::{Gathered, Stats};
@@ -34,17 +35,17 @@ pub struct Reducer {
     /// Steps that were begun, reduced or not in the end.
     pub(crate) steps: u64,
     /// Reduced steps since the group is this one.
-    reduced: u64,
-    rebuilt: bool,
+    pub(crate) reduced: u64,
+    pub(crate) rebuilt: bool,
     /// This rank's ready order, if it had a step to see it in.
-    order: Option<Vec<usize>>,
+    pub(crate) order: Option<Vec<usize>>,
     /// The buckets, while their memory is given back.
     released: Option<Assignment>,
     learned: Option<Arc<Learned>>,
     /// Of a static graph: which parameters any rank used in the first step.
     used_somewhere: Option<Arc<[bool]>>,
     pub(crate) last: LastStep,
-    gathered: Gathered,
+    pub(crate) gathered: Gathered,
 }
 
 /// What the last step left.
@@ -120,7 +121,7 @@ impl Reducer {
         let params: Arc<[Param]> = params.into();
         let shared = Arc::new(Shared::new(backend, group.clone(), params, sent, options, hook));
         if !agree(&shared, &describe(&assignment.buckets))? {
-            assignment = share(&shared, Some(assignment), 0, 0)?.unwrap_or_default();
+            assignment = share(&shared, Some(assignment), &caps, 0, 0)?.unwrap_or_default();
         }
         let arena = allocate(shared.backend.as_ref(), &shared.sent).map_err(|error| shared.buffer(error))?;
         let layout = Layout::new(&assignment, &shared.params, &shared.sent, arena, 0);
@@ -262,72 +263,6 @@ impl Reducer {
             LastStep { number: step.number, kept: ended.kept, out: ended.out, sparse, timeline: Some(ended.timeline) };
     }
 
-    /// Whether the next reduced step makes the buckets again.
-    fn is_due(&self) -> bool {
-        let wanted = if self.shared.options.static_graph { 2 } else { 1 };
-        self.shared.options.rebuilds() && !self.rebuilt && self.reduced >= wanted
-    }
-
-    /// Makes the buckets again in the ready order of the first rank that has one: a rank that never had data has none.
-    pub(crate) fn rebuild_if_due(&mut self) -> Result<(), ReducerError> {
-        self.take_memory()?;
-        if !self.is_due() {
-            return Ok(());
-        }
-        let shared = self.shared.clone();
-        let failed = |error| shared.fail(error, self.steps);
-        let own = match &self.order {
-            Some(order) => Some(self.by_order(order)?),
-            None => None,
-        };
-        let mut root = 0;
-        let assignment = loop {
-            match share(&shared, own.clone(), root, self.steps).map_err(failed)? {
-                Some(assignment) => break assignment,
-                None if root + 1 < shared.group.size() => root += 1,
-                // No rank had a step. They all try again after the next one.
-                None => return Ok(()),
-            }
-        };
-        self.lay_out(&assignment).map_err(|error| shared.fail(error, self.steps))?;
-        self.rebuilt = true;
-        self.gathered.rebuilt_bucket_bytes = Some(self.bucket_bytes());
-        Ok(())
-    }
-
-    fn bucket_bytes(&self) -> Vec<u64> {
-        self.layout.buckets.iter().map(|bucket| bucket.gradient_bytes).collect()
-    }
-
-    /// The assignment for a ready order.
-    fn by_order(&self, order: &[usize]) -> Result<Assignment, ReducerError> {
-        let options = &self.shared.options;
-        let items = items(&self.shared.params, options.wire.map(|wire| wire.dtype));
-        let last = options.small_bucket == SmallBucket::Last;
-        let order: Vec<usize> = if last { order.iter().rev().copied().collect() } else { order.to_vec() };
-        let assignment = assign(&items, &options.caps.list(), Some(&order));
-        let mut assignment = assignment.map_err(|error| ReducerError::Assign { rank: self.shared.rank(), error })?;
-        if last {
-            assignment.buckets.reverse();
-            assignment.limits_bytes.reverse();
-        }
-        Ok(assignment)
-    }
-
-    /// Goes over to other buckets in the same memory. What slots hold moves along if it is somebody's.
-    fn lay_out(&mut self, assignment: &Assignment) -> Result<(), ReducerError> {
-        let shared = &self.shared;
-        let buffer = |error| shared.buffer(error);
-        let (arena, generation) = (self.layout.arena.clone(), self.layout.generation + 1);
-        let next = Layout::new(assignment, &shared.params, &shared.sent, arena, generation).map_err(buffer)?;
-        if self.accumulated.holds_any() {
-            self.layout.move_to(&next).map_err(buffer)?;
-        }
-        self.layout = Arc::new(next);
-        self.tell_hook();
-        Ok(())
-    }
-
     /// Gives the memory of the gradients back until the next step begins, which takes it again: for who needs it between steps.
     /// What slots hold is lost; the last step's gradients are read before.
     ///
@@ -337,6 +272,9 @@ impl Reducer {
         if self.accumulated.holds_local() {
             let reason = "local steps have left gradients in the buckets: reduce them, or clear them, before memory is given back";
             return Err(self.shared.invalid(reason));
+        }
+        if self.released.is_some() {
+            return Ok(());
         }
         let none = Arena::new(0).map_err(|error| self.shared.buffer(error))?;
         self.released = Some(self.layout.assignment());
@@ -379,7 +317,7 @@ impl Reducer {
         Ok(())
     }
 
-    fn tell_hook(&self) {
+    pub(crate) fn tell_hook(&self) {
         if let Some(hooked) = &self.shared.hook {
             let buckets: Vec<_> = self.layout.buckets.iter().map(|bucket| bucket.layout.clone()).collect();
             lock(&hooked.hook).rebuilt(&buckets, &self.shared.group);
@@ -393,14 +331,14 @@ impl Reducer {
     /// # Errors
     /// As [`new`](Self::new).
     pub fn change_group(&mut self, group: &Group) -> Result<(), ReducerError> {
+        self.take_memory()?;
         let Shared { backend, params, sent, options, hook, .. } = &*self.shared;
         let shared =
             Shared::new(backend.clone(), group.clone(), params.clone(), sent.clone(), options.clone(), hook.clone());
         let shared = Arc::new(shared);
-        self.take_memory()?;
         let own = self.layout.assignment();
         let same = agree(&shared, &describe(&own.buckets))?;
-        let shown = if same { None } else { share(&shared, Some(own), 0, self.steps)? };
+        let shown = if same { None } else { share(&shared, Some(own), &options.caps.list(), 0, self.steps)? };
         self.shared = shared;
         match shown {
             Some(assignment) => self.lay_out(&assignment)?,
@@ -500,40 +438,4 @@ fn check(params: &[Param], options: &ReducerOptions, hooked: bool) -> Result<(),
         DType::F64 | DType::F32 | DType::F16 | DType::Bf16 => Ok(()),
         other => Err(format!("gradients cannot be sent as {}; give f64, f32, f16 or bf16", other.torch_name())),
     }
-}
-
-/// The assignment of one rank for all: indices in the order of buckets and the number of these, then their sizes, as c10d
-/// sends them. `None` if that rank has none.
-fn share(shared: &Shared, own: Option<Assignment>, root: usize, step: u64) -> Result<Option<Assignment>, ReducerError> {
-    let params = shared.params.len();
-    let bytes = |numbers: Vec<i32>| numbers.into_iter().flat_map(i32::to_le_bytes).collect::<Vec<u8>>();
-    let numbers =
-        |bytes: &[u8]| bytes.as_chunks::<4>().0.iter().map(|one| i32::from_le_bytes(*one)).collect::<Vec<_>>();
-    // All are below 2^31, as there are not more parameters.
-    let number = |number: usize| number as i32;
-    let mut list = vec![-1; params + 1];
-    if let Some(own) = &own {
-        for (to, from) in list.iter_mut().zip(own.buckets.iter().flatten()) {
-            *to = number(*from);
-        }
-        list[params] = number(own.buckets.len());
-    }
-    let list = numbers(&shared.broadcast(&bytes(list), DType::I32, root, "the order of the rebuild", step)?);
-    let Ok(count @ 1..) = usize::try_from(list[params]) else { return Ok(None) };
-    let mut sizes = vec![0; count];
-    for (size, bucket) in sizes.iter_mut().zip(own.iter().flat_map(|own| &own.buckets)) {
-        *size = number(bucket.len());
-    }
-    let sizes = numbers(&shared.broadcast(&bytes(sizes), DType::I32, root, "the sizes of the rebuild", step)?);
-    let mut rest = &list[..params];
-    let mut buckets = Vec::with_capacity(count);
-    for size in sizes {
-        let Some((bucket, others)) = usize::try_from(size).ok().and_then(|size| rest.split_at_checked(size)) else {
-            return Err(shared.invalid("the buckets that came from another rank are not of these parameters"));
-        };
-        rest = others;
-        buckets.push(bucket.iter().map(|index| *index as usize).collect());
-    }
-    let limits_bytes = own.map_or_else(|| vec![0; count], |own| own.limits_bytes);
-    Ok(Some(Assignment { buckets, limits_bytes }))
 }

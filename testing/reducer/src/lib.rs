@@ -3,9 +3,10 @@
 
 pub mod recorded;
 pub mod recorder;
+pub mod red;
 pub mod values;
 
-use bucketeer_comm::{Backend, Group};
+use bucketeer_comm::{Backend, CallOptions, Group};
 use bucketeer_types::GlobalRank;
 use std::sync::Arc;
 
@@ -16,6 +17,30 @@ pub struct Rank {
     pub backend: Arc<dyn Backend>,
     /// All ranks of the case.
     pub group: Group,
+}
+
+impl Rank {
+    /// Waits until all ranks have seen all that was done so far: a rank that fails afterwards may break what is seen by no
+    /// one yet, but nothing before.
+    ///
+    /// # Panics
+    /// Where the group is broken already.
+    pub fn settle(&self) {
+        let barrier = || self.backend.barrier(&self.group, &CallOptions::blocking());
+        barrier().expect("the group is whole");
+        // Whoever is past this one knows that all others are past the first. Its own end may be broken.
+        let _ = barrier();
+    }
+
+    /// The same ranks as another group.
+    ///
+    /// # Panics
+    /// Where there is one of that name.
+    #[must_use]
+    pub fn again(&self, name: &str) -> Group {
+        let name = format!("{} {name}", self.group.name());
+        self.backend.new_group(&name, self.group.members()).expect("a group of its own")
+    }
 }
 
 /// What ranks do.
@@ -38,7 +63,7 @@ pub fn folder() -> std::path::PathBuf {
 /// All cases.
 #[must_use]
 pub fn cases() -> Vec<Case> {
-    recorded::cases()
+    red::cases().into_iter().chain(recorded::cases()).collect()
 }
 
 /// This rank's part in all cases, one after the other, where ranks are processes of a world that stays. Each case has a group of

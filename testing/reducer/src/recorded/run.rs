@@ -290,6 +290,9 @@ pub fn play(recording: &Recording, rank: &Rank) {
         // PyTorch notices some faults in the next forward only, which then has no backward.
         let next = steps.get(number + 1).filter(|next| next.get("bwd").is_none());
         let fails_next = next.and_then(|next| player.of(next, "error"));
+        if fails.is_some() || fails_next.is_some() {
+            rank.settle();
+        }
         let is_local = player.of(step, "sync") == Some(&Value::Bool(false)) || launches.is_empty();
         if is_local && fails.is_none() && fails_next.is_none() && !super::hooks::has_hook(&recording.name) {
             player.local_step(&mut reducer, step);
