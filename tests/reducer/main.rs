@@ -1,5 +1,9 @@
 //! The reducer on ranks that are threads, and processes of the fake GPU.
 
+mod assignments;
+mod faults;
+mod red;
+
 use bucketeer_comm::Backend;
 use bucketeer_comm::local::{LocalOptions, run};
 use kit::collective::ranks;
