@@ -7,6 +7,7 @@
 //! its own, which moves no cap. What is open at the end follows in the order in which the kinds came first, which is
 //! the same on every platform. Linear in tensors, but for the sort.
 
+use crate::fit::Fit;
 use bucketeer_types::DType;
 use std::collections::HashMap;
 
@@ -144,6 +145,9 @@ pub enum Caps {
     },
     /// A cap for each bucket, in bytes; the last repeats. It holds in the first step, too.
     List(Vec<u64>),
+    /// Sizes that fit: planned after a few steps, by when gradients are ready and what messages cost. Until then as by default.
+    /// Only where buckets are made again at all.
+    Fit(Fit),
 }
 
 impl Default for Caps {
@@ -166,6 +170,15 @@ impl Caps {
         match self {
             Self::Bytes { first, rest } => vec![*first, *rest],
             Self::List(list) => list.clone(),
+            Self::Fit(_) => Self::default().list(),
+        }
+    }
+
+    /// How sizes are planned, if they are.
+    pub(crate) const fn fit(&self) -> Option<&Fit> {
+        match self {
+            Self::Fit(fit) => Some(fit),
+            _ => None,
         }
     }
 }

@@ -49,6 +49,7 @@ mod bulk;
 mod copy;
 mod error;
 mod factors;
+mod fit;
 mod hook;
 pub mod hooks;
 mod in_step;
@@ -67,6 +68,7 @@ mod timeline;
 
 pub use assign::{AssignError, Assignment, Caps, Item, assign};
 pub use error::{Named, ReducerError};
+pub use fit::{Fit, FitReport, Plan, plan};
 pub use hook::{BucketLayout, Hook, HookBucket, HookError, Part, Stage, StageCall};
 pub use join::{Join, JoinDivide, JoinOptions, Joined, RunOut};
 pub use options::{Divide, FirstStep, Rebuild, ReducerOptions, Scale, SmallBucket, Unused, Wire};

@@ -135,19 +135,29 @@ impl ReducerOptions {
     pub(crate) fn initial_caps(&self) -> Vec<u64> {
         let buckets = self.first_step == FirstStep::Buckets || (self.allows_unused() && !self.static_graph);
         match &self.caps {
-            Caps::Bytes { .. } if !buckets => vec![u64::MAX],
+            Caps::Bytes { .. } | Caps::Fit(_) if !buckets => vec![u64::MAX],
             caps => caps.list(),
         }
     }
 
     /// What all ranks must have in common, as a text.
     pub(crate) fn common(&self) -> String {
-        let Self { caps: _, scale, unused, static_graph, rebuild, first_step, small_bucket, wire, timeout: _ } = self;
+        let Self { caps, scale, unused, static_graph, rebuild, first_step, small_bucket, wire, timeout: _ } = self;
         let graph = if *static_graph { "static" } else { "dynamic" };
         let wire = wire
             .map_or_else(|| "none".to_owned(), |wire| format!("{} divided {:?}", wire.dtype.short_name(), wire.divide));
+        let sizes = caps.fit().map_or_else(
+            || "by caps".to_owned(),
+            |fit| {
+                format!(
+                    "that fit, of {} steps and {}",
+                    fit.measured_steps,
+                    if fit.cost.is_some() { "a cost" } else { "timed messages" }
+                )
+            },
+        );
         format!(
-            "scale {scale:?}, unused {unused:?}, graph {graph}, rebuild {rebuild:?}, first step {first_step:?}, \
+            "sizes {sizes}, scale {scale:?}, unused {unused:?}, graph {graph}, rebuild {rebuild:?}, first step {first_step:?}, \
              small bucket {small_bucket:?}, wire {wire}"
         )
     }

@@ -21,7 +21,7 @@ impl Reducer {
     pub(crate) fn rebuild_if_due(&mut self) -> Result<(), ReducerError> {
         self.take_memory()?;
         if !self.is_due() {
-            return Ok(());
+            return self.fit_if_due();
         }
         let shared = self.shared.clone();
         let failed = |error| shared.fail(error, self.steps);
@@ -41,8 +41,14 @@ impl Reducer {
         };
         self.lay_out(&assignment).map_err(|error| shared.fail(error, self.steps))?;
         self.rebuilt = true;
-        self.gathered.rebuilt_bucket_bytes = Some(self.bucket_bytes());
+        self.note_rebuilt();
         Ok(())
+    }
+
+    /// Notes that there are other buckets.
+    pub(crate) fn note_rebuilt(&mut self) {
+        self.since_rebuild = 0;
+        self.gathered.rebuilt_bucket_bytes = Some(self.bucket_bytes());
     }
 
     pub(crate) fn bucket_bytes(&self) -> Vec<u64> {

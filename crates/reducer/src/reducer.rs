@@ -4,6 +4,7 @@ use crate::agree::agree;
 use crate::assign::{Assignment, assign};
 use crate::error::ReducerError;
 use crate::factors::FactorCell;
+use crate::fit::Fitting;
 use crate::hook::Hook;
 use crate::in_step::{Accumulated, Ended, Graph, InStep, Learned};
 use crate::layout::{Layout, Sent, allocate, describe, items};
@@ -37,6 +38,9 @@ pub struct Reducer {
     /// Reduced steps since the group is this one.
     pub(crate) reduced: u64,
     pub(crate) rebuilt: bool,
+    /// Reduced steps since.
+    pub(crate) since_rebuild: u64,
+    pub(crate) fitting: Fitting,
     /// This rank's ready order, if it had a step to see it in.
     pub(crate) order: Option<Vec<usize>>,
     /// The buckets, while their memory is given back.
@@ -134,6 +138,8 @@ impl Reducer {
             steps: 0,
             reduced: 0,
             rebuilt: false,
+            since_rebuild: 0,
+            fitting: Fitting::default(),
             order: None,
             released: None,
             learned: None,
@@ -213,6 +219,7 @@ impl Reducer {
         let ended = step.shadow()?;
         self.accumulated.clear();
         self.reduced += 1;
+        self.since_rebuild += 1;
         self.used_somewhere = ended.used_somewhere;
         Ok(())
     }
@@ -253,8 +260,10 @@ impl Reducer {
     pub(crate) fn ended(&mut self, step: &InStep, ended: Ended) {
         self.accumulated.clear();
         self.reduced += 1;
+        self.since_rebuild += 1;
         self.used_somewhere = ended.used_somewhere;
         self.learned = ended.learned;
+        self.note_times(&ended.timeline);
         let reordered = step.reordered.load(Ordering::Relaxed);
         self.gathered.add(&ended.timeline, ended.unused, &ended.order, reordered);
         self.order = Some(ended.order);
@@ -345,6 +354,7 @@ impl Reducer {
             None => self.tell_hook(),
         }
         (self.reduced, self.rebuilt, self.order) = (0, false, None);
+        self.fitting = Fitting::default();
         (self.learned, self.used_somewhere) = (None, None);
         Ok(())
     }

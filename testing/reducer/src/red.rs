@@ -2,6 +2,7 @@
 //!
 //! The name of a case begins with its number. Those that need no other rank are unit tests of the reducer, of the same names.
 
+mod fit;
 mod groups;
 mod hooks;
 mod order;
@@ -23,6 +24,7 @@ pub fn cases() -> Vec<Case> {
     all.extend(hooks::cases());
     all.extend(groups::cases());
     all.extend(values::cases());
+    all.extend(fit::cases());
     all
 }
 
