@@ -150,6 +150,8 @@ pub(super) struct Message {
     pub cost: u32,
     /// Collectives of equal class may travel together; [`NONE`] travels alone.
     pub class: u32,
+    /// Whether it has no bytes and a plan of one's own may merge it, so that nothing is launched for it.
+    pub vanishes: bool,
     /// Whether it is a bucket as it came, and so is packed and unpacked also where it travels alone.
     pub is_bucket: bool,
     /// Whether it is a gather, whose members are copied out where they are first read.
@@ -229,7 +231,7 @@ impl Problem {
         let mut problem = builder.finish()?;
         // What a schedule has split is one message each: to merge them needs other shapes.
         if buckets == Buckets::Kept || graph.scheduled {
-            problem.messages.iter_mut().for_each(|message| message.class = NONE);
+            problem.messages.iter_mut().for_each(|message| (message.class, message.vanishes) = (NONE, false));
         }
         Ok(problem)
     }
@@ -466,14 +468,16 @@ impl<'a> Builder<'a> {
             let size = || CostError::Size { node: graph.name_of(node).to_owned() };
             let Some(collective) = graph.collective(node) else { continue };
             let bytes = message_bytes(graph, node)?;
-            // Without bytes there is nothing to pack.
-            let class = if bytes > 0 { classes[node.index()] } else { NONE };
+            // Without bytes there is nothing to pack: the planner sends it alone.
+            let class = classes[node.index()];
+            let (class, vanishes) = if bytes > 0 { (class, false) } else { (NONE, class != NONE) };
             messages.push(Message {
                 node,
                 group: collective.group.index() as u32,
                 bytes,
                 cost: costs.insert_full(cost.clone()).0 as u32,
                 class,
+                vanishes,
                 is_bucket: members(graph, node) > 1,
                 gathers: matches!(collective.kind, CollectiveKind::AllGather { .. }),
                 is_packed_apart: matches!(collective.kind, CollectiveKind::ReduceScatter { .. }),
