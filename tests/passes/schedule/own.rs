@@ -414,6 +414,21 @@ output(c3)",
 }
 
 #[test]
+fn a_second_wait_does_not_wait_for_a_launch_that_it_only_stands_behind() {
+    // `w` names what `g` reads, so it stays behind `g`, and waits for `r` alone.
+    let graph = parse(
+        "x = input f32[16]; r = all_reduce_(x, sum, G0:4); v = wait(x)
+g = all_gather(v, G0:4); w = wait(r); c = aten.neg.default(w) : f32[16]; u = wait(g)
+output(c, u)",
+    )
+    .unwrap();
+    let costs = costs(&graph);
+    let (_, found) = put(&graph, &costs, &OwnPlan::default()).unwrap();
+    assert_eq!((found.after.makespan_ns, found.bounds[0].ns), (932 + 1_028, 932 + 1_028));
+    planned(&graph, &costs, &options(None, Effort::Low));
+}
+
+#[test]
 fn a_thousand_patterns_over_forty_thousand_nodes_take_near_linear_time() {
     let mut text = "x = input f32[8]\n".to_owned();
     for at in 0..10_000 {
