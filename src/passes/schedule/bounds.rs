@@ -3,7 +3,7 @@
 //! Each bound holds for every way to put messages into buckets, and for every order of the computation, or for the order that
 //! it came in (`Planned::bounds_as_written`). A message takes at least the time of its own bytes, whatever travels with it, as
 //! a larger one never takes less; together, the messages of one group take at least the time of all their bytes at the
-//! smallest slope, and one start.
+//! smallest slope, and one start. One without bytes that may be merged takes no time and no start, as merging drops it.
 //!
 //! | bound | why |
 //! |---|---|
@@ -147,7 +147,8 @@ struct Job {
 
 impl<'a> Bounds<'a> {
     fn of(problem: &'a Problem, order: Order) -> Self {
-        let own = problem.messages.iter().map(|message| problem.alone_ns(message));
+        let own = problem.messages.iter();
+        let own = own.map(|message| if message.vanishes { 0 } else { problem.alone_ns(message) });
         let least_ns: Vec<u64> = problem.compute_ns.iter().copied().chain(own).collect();
         let mut items: Vec<usize> = (0..problem.item_count()).collect();
         items.sort_unstable_by_key(|&item| problem.as_written[item]);
@@ -189,9 +190,10 @@ impl<'a> Bounds<'a> {
         Job { head_ns: self.heads.ns[item], ns, tail_ns: self.tails.ns[item], item }
     }
 
-    /// Messages of a group.
+    /// Messages of a group that have to be sent.
     fn group(&self, group: usize) -> impl Iterator<Item = usize> + '_ {
-        (0..self.problem.messages.len()).filter(move |&m| self.problem.messages[m].group as usize == group)
+        let messages = &self.problem.messages;
+        (0..messages.len()).filter(move |&m| messages[m].group as usize == group && !messages[m].vanishes)
     }
 
     fn stream(&self, group: usize) -> Option<LowerBound> {

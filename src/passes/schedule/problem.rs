@@ -15,7 +15,7 @@ use crate::ir::operators::{Alias, Fence, element_index};
 use crate::ir::{CollectiveKind, Dependencies, EffectTable, Graph, NodeId, Op, RegionId, Variant, communication};
 use crate::passes::bucketing::{BucketKind, BucketOptions, MixedDtype, Mode, Unpack, View};
 use crate::passes::liveness::value_bytes;
-use crate::passes::memory::alive::storages;
+use crate::passes::memory::alive::{Arrivals, storages};
 use crate::passes::rounds::Round;
 use crate::passes::select::Caps;
 use indexmap::IndexSet;
@@ -150,6 +150,8 @@ pub(super) struct Message {
     pub cost: u32,
     /// Collectives of equal class may travel together; [`NONE`] travels alone.
     pub class: u32,
+    /// Whether it has no bytes and a plan of one's own may merge it, so that nothing is launched for it.
+    pub vanishes: bool,
     /// Whether it is a bucket as it came, and so is packed and unpacked also where it travels alone.
     pub is_bucket: bool,
     /// Whether it is a gather, whose members are copied out where they are first read.
@@ -229,7 +231,7 @@ impl Problem {
         let mut problem = builder.finish()?;
         // What a schedule has split is one message each: to merge them needs other shapes.
         if buckets == Buckets::Kept || graph.scheduled {
-            problem.messages.iter_mut().for_each(|message| message.class = NONE);
+            problem.messages.iter_mut().for_each(|message| (message.class, message.vanishes) = (NONE, false));
         }
         Ok(problem)
     }
@@ -338,6 +340,7 @@ impl<'a> Builder<'a> {
     /// Finds the items and what leads to each node.
     fn items(&mut self) -> Result<(), PlanError> {
         let graph = self.graph;
+        let (mut arrivals, mut launched) = (Arrivals::new(graph, self.effects), Vec::new());
         for &id in graph.order() {
             let op = graph.node(id).op;
             if matches!(op, Op::Input | Op::Output) || is_in_body(graph, id) {
@@ -345,6 +348,20 @@ impl<'a> Builder<'a> {
                     fixed.node(id);
                 }
                 continue;
+            }
+            // A wait may stand behind other launches, too, as they read what it is for: these need not have arrived.
+            let mut awaited: Vec<NodeId> = Vec::new();
+            match op {
+                Op::Collective(_) => {
+                    arrivals.launch(graph, self.effects, id);
+                    launched.push(id);
+                }
+                Op::Call(_) => arrivals.call(graph, id),
+                Op::Wait => {
+                    let launches = graph.operands(id).iter().flat_map(|&operand| arrivals.waited_by(operand));
+                    awaited.extend(launches.map(|at| launched[at]).filter(|&launch| self.is_message(launch)));
+                }
+                Op::Input | Op::Output => {}
             }
             let mut sources = Sources::default();
             for (slot, _) in self.dependencies.before_with_reason(self.dependencies.slot_of(id)) {
@@ -356,7 +373,7 @@ impl<'a> Builder<'a> {
                         self.through[before.index()] = through;
                     }
                     // A wait makes its collective's result valid.
-                    item if op == Op::Wait && self.is_message(before) => sources.arrived.push(item),
+                    item if awaited.contains(&before) => sources.arrived.push(item),
                     item => sources.items.push(item),
                 }
             }
@@ -366,14 +383,9 @@ impl<'a> Builder<'a> {
                 sources.items.extend(nodes.iter().filter_map(item));
                 sources.arrived.extend(arrived.iter().filter_map(item));
             }
+            // A wait for a part of a list is one for the launch.
+            sources.arrived.extend(awaited.iter().map(|launch| self.item_of[launch.index()]));
             sources.tidy();
-            if op == Op::Wait {
-                // A wait for a part of a list is one for the launch.
-                let launches: Vec<u32> =
-                    sources.items.iter().copied().filter(|&item| self.is_message(self.nodes[item as usize])).collect();
-                sources.arrived.extend(launches);
-                sources.tidy();
-            }
             let is_item = match op {
                 Op::Collective(_) => true,
                 Op::Call(_) => self.is_item(id) || sources.len() > MOST_SOURCES,
@@ -466,14 +478,16 @@ impl<'a> Builder<'a> {
             let size = || CostError::Size { node: graph.name_of(node).to_owned() };
             let Some(collective) = graph.collective(node) else { continue };
             let bytes = message_bytes(graph, node)?;
-            // Without bytes there is nothing to pack.
-            let class = if bytes > 0 { classes[node.index()] } else { NONE };
+            // Without bytes there is nothing to pack: the planner sends it alone.
+            let class = classes[node.index()];
+            let (class, vanishes) = if bytes > 0 { (class, false) } else { (NONE, class != NONE) };
             messages.push(Message {
                 node,
                 group: collective.group.index() as u32,
                 bytes,
                 cost: costs.insert_full(cost.clone()).0 as u32,
                 class,
+                vanishes,
                 is_bucket: members(graph, node) > 1,
                 gathers: matches!(collective.kind, CollectiveKind::AllGather { .. }),
                 is_packed_apart: matches!(collective.kind, CollectiveKind::ReduceScatter { .. }),

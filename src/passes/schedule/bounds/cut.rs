@@ -58,7 +58,7 @@ impl<'a> Cut<'a> {
     fn of(all: &'a Bounds<'a>) -> Self {
         let problem = all.problem;
         let mut lines: Vec<Option<Piece>> = vec![None; problem.groups];
-        for message in &problem.messages {
+        for message in problem.messages.iter().filter(|message| !message.vanishes) {
             let line = &mut lines[message.group as usize];
             for piece in problem.costs[message.cost as usize].pieces() {
                 let least = line.get_or_insert(*piece);
@@ -92,7 +92,7 @@ impl<'a> Cut<'a> {
         let mut chains: Vec<Vec<(u64, u64)>> = vec![Vec::new(); problem.groups];
         for (at, message) in problem.messages.iter().enumerate() {
             let item = computes + at;
-            if !is_in(set, item) {
+            if message.vanishes || !is_in(set, item) {
                 continue;
             }
             let mut ns = 0u64;

@@ -88,6 +88,7 @@ impl Heads {
             }
             match item.checked_sub(computes) {
                 None => compute = compute.max(self.ns[item]).saturating_add(least_ns[item]),
+                Some(message) if problem.messages[message].vanishes => {}
                 Some(message) => {
                     let clock = &mut clocks[problem.messages[message].group as usize];
                     clock.add(self.ns[item], slope(problem, message));
