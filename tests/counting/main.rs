@@ -4,6 +4,7 @@
 #![cfg(target_os = "linux")]
 
 mod nccl_cycles;
+mod reducer_memory;
 mod store_cycles;
 
 use std::fs;
