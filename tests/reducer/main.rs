@@ -1,5 +1,7 @@
 //! The reducer on ranks that are threads, and processes of the fake GPU.
 
+mod device;
+
 use bucketeer_comm::Backend;
 use bucketeer_comm::local::{LocalOptions, run};
 use kit::collective::ranks;
