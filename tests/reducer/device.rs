@@ -197,6 +197,106 @@ fn a_gradient_may_be_written_again_once_its_event_says_that_it_was_copied() {
 }
 
 #[test]
+fn marks_of_several_threads_meet_in_one_order_of_launches() {
+    let session = session();
+    on_ranks(&session, 4, |rank| {
+        let mut reducer = rank.reducer(&vectors(&SIZES), &in_buckets(Scale::Mean));
+        for step in 0..3 {
+            let running = reducer.step().unwrap();
+            std::thread::scope(|scope| {
+                for first in 0..3 {
+                    let marker = running.marker();
+                    scope.spawn(move || {
+                        for param in [first + 3, first] {
+                            let values = gradient(rank.place(), step, param, SIZES[param]);
+                            let memory = rank.alloc(values.len());
+                            let event = rank.produce(&memory, &values);
+                            marker.ready_device(param, &DeviceGradient::new(&memory).after(&event)).unwrap();
+                        }
+                    });
+                }
+            });
+            let done = running.finish_on_stream().unwrap();
+            for (param, elements) in SIZES.into_iter().enumerate() {
+                assert_eq!(rank.consume(&done, param).unwrap(), reduced(4, step, param, elements, Scale::Mean));
+            }
+            done.wait().unwrap();
+        }
+    });
+}
+
+#[test]
+fn a_wait_that_is_left_out_is_seen_in_the_values() {
+    let session = session();
+    // Of one rank, so that each wait is the first to be counted: of the producer, of the copy, of the consumer.
+    for (left_out, expected) in [(None, [8.0, 8.0]), (Some("producer"), [0.0, 8.0]), (Some("copied"), [9.0, 9.0])] {
+        on_ranks(&session, 1, |rank| {
+            let mut reducer = rank.reducer(&vectors(&[1]), &ReducerOptions::default());
+            let (memory, first, second) = (rank.holding(&[0.0]), rank.holding(&[8.0]), rank.holding(&[9.0]));
+            let (written, copied) = [(); 2].map(|()| rank.backend.context().event().unwrap()).into();
+            let late =
+                if left_out == Some("copied") { reducer.stream().unwrap().clone() } else { rank.producer.clone() };
+            session.delay_stream_us(&late, 500_000);
+            let running = reducer.step().unwrap();
+            rank.producer.copy(&first, 0..4, &memory, 0).unwrap();
+            rank.producer.record(&written).unwrap();
+            if left_out == Some("producer") {
+                session.inject("cuStreamWaitEvent:1=skip");
+            }
+            running.ready_device(0, &DeviceGradient::new(&memory).after(&written).copied(&copied)).unwrap();
+            if left_out == Some("copied") {
+                session.inject("cuStreamWaitEvent:1=skip");
+            }
+            rank.producer.wait(&copied).unwrap();
+            if left_out == Some("copied") {
+                rank.producer.copy(&second, 0..4, &memory, 0).unwrap();
+            }
+            let done = running.finish_on_stream().unwrap();
+            let result = rank.consume(&done, 0).unwrap()[0];
+            done.wait().unwrap();
+            rank.producer.synchronize().unwrap();
+            assert_eq!([result, rank.read(&memory)[0]], expected, "{left_out:?}");
+        });
+    }
+}
+
+#[test]
+fn what_the_driver_refuses_is_told_with_the_parameter() {
+    let session = session();
+    on_ranks(&session, 1, |rank| {
+        let mut reducer = rank.reducer(&vectors(&[4]), &ReducerOptions::default());
+        let memory = rank.holding(&[2.0; 4]);
+        let running = reducer.step().unwrap();
+        for call in ["cuMemcpyDtoDAsync_v2", "cuEventRecord"] {
+            session.inject(&format!("{call}:1=2"));
+            let event = rank.backend.context().event().unwrap();
+            let refused =
+                running.ready_device(0, &DeviceGradient::new(&memory).copied(&event)).unwrap_err().to_string();
+            let expected = format!("rank 0, step 0, parameter 0 (p0): {call} failed with CUDA_ERROR_OUT_OF_MEMORY");
+            assert!(refused.starts_with(&expected), "{refused}");
+        }
+        // The mark was given back.
+        running.ready_device(0, &DeviceGradient::new(&memory)).unwrap();
+        assert_eq!(rank.consume(&running.finish().unwrap(), 0).unwrap(), [2.0; 4]);
+    });
+    let told = on_ranks(&session, 2, |rank| {
+        let options = ReducerOptions { unused: Unused::Average, ..ReducerOptions::default() };
+        let mut reducer = rank.reducer(&vectors(&[4]), &options);
+        let memory = rank.holding(&[2.0; 4]);
+        let running = reducer.step().unwrap();
+        if rank.place() == 0 {
+            running.ready_device(0, &DeviceGradient::new(&memory)).unwrap();
+        } else {
+            session.inject("cuMemsetD8Async:1=2");
+        }
+        running.finish().map(drop).unwrap_err().to_string()
+    });
+    let expected = "rank 1: step 0, parameter 0 (p0): cuMemsetD8Async failed with CUDA_ERROR_OUT_OF_MEMORY";
+    assert!(told[1].starts_with(expected), "{}", told[1]);
+    assert!(told[0].starts_with(&format!("step 0: rank 1 failed: {expected}")), "{}", told[0]);
+}
+
+#[test]
 fn gradients_in_their_slots_are_not_copied_and_slots_keep_what_they_hold_through_the_rebuild() {
     let session = session();
     on_ranks(&session, 2, |rank| {
@@ -419,7 +519,7 @@ fn another_group_and_memory_that_was_given_back_go_on_on_the_device() {
     let session = session();
     on_ranks(&session, 2, |rank| {
         let mut reducer = rank.reducer(&vectors(&[4, 4]), &ReducerOptions::default());
-        let mut step = |reducer: &mut Reducer, number: usize| {
+        let step = |reducer: &mut Reducer, number: usize| {
             let running = reducer.step().unwrap();
             for param in 0..2 {
                 let memory = rank.holding(&gradient(rank.place(), number, param, 4));
@@ -516,7 +616,7 @@ fn gradients_that_are_not_where_their_bucket_is_are_refused_by_name() {
          parameter that moved to another device needs another reducer",
         "rank 0, step 0, parameter 1 (p1): its gradient has 12 bytes; f32 [4] has 16",
         "rank 0, step 0, parameter 1 (p1): its gradient has strides [2], and its place in the bucket [1]; nothing reorders \
-         elements on the device: give it in that order",
+         elements on the device: give it in that order, or write it to its slot and mark it in place",
         "rank 0, step 0, parameter 1 (p1): the event to record behind its copy is of GPU 3, and the copy runs on GPU 0",
     ];
     assert_eq!(told[0][..expected.len()], expected);

@@ -6,6 +6,7 @@
 use crate::layout::Layout;
 use bucketeer_comm::{Arena, Backend, Buffer, Group};
 use bucketeer_cuda::{CudaError, DeviceBuffer, Event, Stream};
+use std::time::Duration;
 
 /// What was in a slot.
 pub type Memory = DeviceBuffer;
@@ -148,13 +149,17 @@ impl OnDevice {
         self.stream.download(&memory_of(slot)?, 0, target).map_err(|error| text(&error))
     }
 
-    /// Copies all gradients from their places to those of `next`, which lies in other memory, and waits for it: nobody who is told
-    /// of a new slot writes to it too early.
-    pub fn move_slots(&self, from: &Layout, next: &Layout) -> Result<(), String> {
+    /// Copies all gradients from their places to those of `next`, which lies in other memory, and waits for it, up to a limit:
+    /// nobody who is told of a new slot writes to it too early.
+    pub fn move_slots(&self, from: &Layout, next: &Layout, limit: Duration) -> Result<(), String> {
         for (from, to) in from.places.iter().zip(&next.places).filter(|(from, _)| from.slot.bytes() > 0) {
             self.restore(&memory_of(&from.slot)?, &to.slot)?;
         }
-        self.stream.synchronize().map_err(|error| text(&error))
+        match self.record()?.wait_timeout(limit) {
+            Ok(true) => Ok(()),
+            Ok(false) => Err(format!("gradients have not moved to their new slots after {limit:?}")),
+            Err(error) => Err(text(&error)),
+        }
     }
 
     /// What is enqueued here comes after all that `old` has.

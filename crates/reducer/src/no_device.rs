@@ -2,6 +2,7 @@
 
 use crate::layout::Layout;
 use bucketeer_comm::{Arena, Backend, Buffer, Group};
+use std::time::Duration;
 
 /// What was in a slot.
 pub enum Memory {}
@@ -38,7 +39,7 @@ impl OnDevice {
         match *self {}
     }
 
-    pub fn move_slots(&self, _: &Layout, _: &Layout) -> Result<(), String> {
+    pub fn move_slots(&self, _: &Layout, _: &Layout, _: Duration) -> Result<(), String> {
         match *self {}
     }
 

@@ -24,8 +24,9 @@ impl Reducer {
     /// **Slots.** What slots hold moves along when buckets are made again after marks in place; this takes the memory of the
     /// buckets a second time, for a moment. Slots begin as zeros.
     ///
-    /// Where nothing has to be computed on the device but by a collective: sums and means of dense gradients in their own
-    /// dtype.
+    /// For where nothing has to be computed on the device but by a collective: sums and means of dense gradients in their own
+    /// dtype and order. Who has kernels of his own writes what they make to slots, on [`Marker::stream`] or before an event, and
+    /// marks in place: other orders of elements, or another dtype, if parameters are declared in it.
     ///
     /// # Errors
     /// As [`new`](Self::new); [`ReducerError::Invalid`] for a backend whose calls run on no device, a wire dtype, weights, or a

@@ -21,6 +21,10 @@ use bucketeer_types::DType;
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+/// How long gradients on a device may take to move to other slots, if options give no timeout: as long as a collective.
+const MOVE_LIMIT: Duration = Duration::from_secs(600);
 
 /// One rank's side of data-parallel training: takes the gradients of each step, and gives back what all ranks together have.
 ///
@@ -337,7 +341,8 @@ impl Reducer {
             _ if !moves => {}
             None => self.layout.move_to(&next).map_err(buffer)?,
             Some(device) => {
-                device.move_slots(&self.layout, &next).map_err(|reason| shared.device_failed(reason))?;
+                let limit = shared.options.timeout.unwrap_or(MOVE_LIMIT);
+                device.move_slots(&self.layout, &next, limit).map_err(|reason| shared.device_failed(reason))?;
             }
         }
         self.layout = Arc::new(next);

@@ -87,7 +87,7 @@ impl InStep {
                 param,
                 format!(
                     "its gradient has strides {strides:?}, and its place in the bucket {place:?}; nothing reorders elements on \
-                     the device: give it in that order"
+                     the device: give it in that order, or write it to its slot and mark it in place"
                 ),
             ));
         }
@@ -124,7 +124,11 @@ impl InStep {
             false => Ok(None),
         };
         let left = saved.and_then(|saved| device.zero(slot).map(|()| saved));
-        if let Some(saved) = left.map_err(|reason| self.refuse(param, reason))? {
+        let failed = |reason| {
+            let (step, name) = (self.number, self.shared.named(param));
+            self.shared.fail(self.shared.device_failed(format!("step {step}, {name}: {reason}")), step)
+        };
+        if let Some(saved) = left.map_err(failed)? {
             lock(&self.progress).saved_on_device.push((param, saved));
         }
         Ok(())
