@@ -590,6 +590,8 @@ fn share(shared: &Shared, own: Option<Assignment>, root: usize, step: u64) -> Re
         rest = others;
         buckets.push(bucket.iter().map(|index| *index as usize).collect());
     }
-    let limits_bytes = own.map_or_else(|| vec![0; count], |own| own.limits_bytes);
+    // Of an order of this rank's own, which may come to fewer buckets, or to more.
+    let mut limits_bytes = own.map_or_else(Vec::new, |own| own.limits_bytes);
+    limits_bytes.resize(count, limits_bytes.last().copied().unwrap_or(0));
     Ok(Some(Assignment { buckets, limits_bytes }))
 }
