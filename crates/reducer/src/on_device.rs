@@ -22,7 +22,8 @@ impl Reducer {
     /// them anyway and no parameter is left out before it.
     ///
     /// **Slots.** What slots hold moves along when buckets are made again after marks in place; this takes the memory of the
-    /// buckets a second time, for a moment. Slots begin as zeros.
+    /// buckets a second time, for a moment. Slots begin as zeros. In local steps the framework adds up in slots, and marks
+    /// them in place.
     ///
     /// For where nothing has to be computed on the device but by a collective: sums and means of dense gradients in their own
     /// dtype and order. Who has kernels of his own writes what they make to slots, on [`Marker::stream`] or before an event, and
