@@ -305,8 +305,8 @@ fn gradients_in_their_slots_are_not_copied_and_slots_keep_what_they_hold_through
     on_ranks(&session, 2, |rank| {
         let mut reducer = rank.reducer(&vectors(&SIZES), &in_buckets(Scale::Mean));
         let slot = |reducer: &Reducer, param| reducer.slot(param).unwrap().device().unwrap();
-        for param in 0..SIZES.len() {
-            assert_eq!(rank.read(&slot(&reducer, param)), vec![0.0; SIZES[param] as usize]);
+        for (param, elements) in SIZES.into_iter().enumerate() {
+            assert_eq!(rank.read(&slot(&reducer, param)), vec![0.0; elements as usize]);
         }
         for step in 0..3 {
             let running = reducer.step().unwrap();
@@ -447,6 +447,37 @@ fn what_some_ranks_did_not_use_is_averaged_with_zeros_and_what_none_used_is_kept
 }
 
 #[test]
+fn buckets_are_handed_over_one_by_one_where_they_lie() {
+    let session = session();
+    on_ranks(&session, 2, |rank| {
+        let mut reducer = rank.reducer(&vectors(&SIZES), &in_buckets(Scale::Mean));
+        let running = reducer.step().unwrap();
+        for (param, elements) in SIZES.into_iter().enumerate().rev() {
+            let memory = rank.holding(&gradient(rank.place(), 0, param, elements));
+            running.ready_device(param, &DeviceGradient::new(&memory)).unwrap();
+        }
+        let mut seen = Vec::new();
+        let done = running.finish_each(|bucket| {
+            let other = (0..SIZES.len()).find(|param| bucket.params().all(|own| own != *param)).unwrap();
+            let told = format!("rank {}: parameter {other} is not in bucket {}", rank.place(), bucket.index());
+            assert_eq!(bucket.device(other).unwrap_err().to_string(), told);
+            for param in bucket.params() {
+                let wanted = reduced(2, 0, param, SIZES[param], Scale::Mean);
+                // The host has waited for it.
+                assert_eq!(rank.read(&bucket.device(param).unwrap()), wanted);
+                let mut copy = vec![0; 4 * wanted.len()];
+                bucket.copy_to(param, &mut copy).unwrap();
+                assert_eq!(floats(&copy), wanted);
+                seen.push(param);
+            }
+        });
+        done.unwrap();
+        seen.sort_unstable();
+        assert_eq!(seen, [0, 1, 2, 3, 4, 5]);
+    });
+}
+
+#[test]
 fn a_static_graph_copies_at_the_last_of_its_marks() {
     let session = session();
     on_ranks(&session, 2, |rank| {
@@ -503,7 +534,6 @@ fn local_steps_add_up_in_slots_alone() {
         assert_eq!(refused, expected);
         rank.loader.wait(&rank.produce(&slots[0], &[1.0; 4])).unwrap();
         local.ready_in_place(0).unwrap();
-        drop(local);
         let running = reducer.step().unwrap();
         let elsewhere = rank.holding(&[5.0; 4]);
         let refused = running.ready_device(0, &DeviceGradient::new(&elsewhere)).unwrap_err().to_string();

@@ -6,7 +6,7 @@ use crate::options::ReducerOptions;
 use crate::param::Param;
 use crate::reducer::Reducer;
 use crate::shared::{Shared, lock};
-use crate::step::{Marker, Reduced, Step};
+use crate::step::{DoneBucket, Marker, Reduced, Step};
 use bucketeer_comm::{Backend, Group};
 use bucketeer_cuda::{DeviceBuffer, Event, Stream};
 use std::sync::Arc;
@@ -89,6 +89,21 @@ impl<'r> Step<'r> {
     pub fn finish_on_stream(self) -> Result<Reduced<'r>, ReducerError> {
         lock(&self.step().progress).on_stream = true;
         self.finish()
+    }
+}
+
+impl DoneBucket<'_> {
+    /// A parameter's reduced gradient where it lies on the device. It is there.
+    ///
+    /// # Errors
+    /// [`ReducerError::Invalid`] for another bucket's, or buckets of the host.
+    pub fn device(&self, param: usize) -> Result<DeviceBuffer, ReducerError> {
+        let (shared, index) = (&self.step.shared, self.index());
+        shared.expect_device()?;
+        if !self.params().any(|own| own == param) {
+            return Err(shared.invalid(format!("parameter {param} is not in bucket {index}")));
+        }
+        memory_of(&self.step.layout.places[param].slot).map_err(|reason| shared.device_failed(reason))
     }
 }
 

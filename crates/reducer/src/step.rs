@@ -179,7 +179,7 @@ impl Drop for Step<'_> {
 
 /// A bucket that has come, while others may be on their way.
 pub struct DoneBucket<'a> {
-    step: &'a InStep,
+    pub(crate) step: &'a InStep,
     bucket: usize,
     sparse: &'a std::collections::BTreeMap<usize, SparseGradient>,
 }
