@@ -19,7 +19,7 @@ ARROWS = {
     "bucketeer-cuda": {"bucketeer-types"},
     "bucketeer": {"bucketeer-chain", "bucketeer-types"},
     "bucketeer-comm": {"bucketeer-types", "bucketeer-cuda"},
-    "bucketeer-reducer": {"bucketeer-types", "bucketeer-comm", "bucketeer-chain"},
+    "bucketeer-reducer": {"bucketeer-types", "bucketeer-comm", "bucketeer-chain", "bucketeer-cuda"},
     "bucketeer-eval": {"bucketeer", "bucketeer-types"},
     "bucketeer-formats": {"bucketeer", "bucketeer-types"},
     "bucketeer-draw": {"bucketeer", "bucketeer-types"},

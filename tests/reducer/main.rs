@@ -1,11 +1,14 @@
 //! The reducer on ranks that are threads, and processes of the fake GPU.
 
 mod assignments;
+mod device;
 mod faults;
 mod red;
 
 use bucketeer_comm::Backend;
 use bucketeer_comm::local::{LocalOptions, run};
+use bucketeer_reducer::{Caps, FirstStep, Param, Reducer, ReducerOptions};
+use bucketeer_types::DType;
 use kit::collective::ranks;
 use kit::{fakegpu, nccl_threads};
 use reducer_suite::{Case, Rank};
@@ -64,4 +67,29 @@ fn all_cases_hold_on_nccl_in_threads() {
         .collect();
         assert!(failed.is_empty(), "{}:\n{}", case.name, failed.join("\n"));
     });
+}
+
+#[test]
+fn a_rank_whose_own_order_makes_fewer_buckets_takes_those_of_the_first_rank() {
+    let results = run(2, LocalOptions::default(), |rank| {
+        let place = rank.rank().0 as usize;
+        let group = rank.new_group("reducer", &ranks(2)).unwrap();
+        let params = vec![Param::new("a", &[30], DType::F32), Param::new("b", &[64], DType::F32)];
+        let options =
+            ReducerOptions { caps: Caps::List(vec![200]), first_step: FirstStep::Buckets, ..ReducerOptions::default() };
+        let mut reducer = Reducer::new(Arc::new(rank), &group, params, options).unwrap();
+        let values = [vec![1; 120], vec![2; 256]];
+        for _ in 0..2 {
+            let step = reducer.step().unwrap();
+            // The second alone is a bucket; behind the first it closes that one.
+            for param in [[1, 0], [0, 1]][place] {
+                step.ready(param, &values[param]).unwrap();
+            }
+            step.finish().unwrap();
+        }
+        reducer.buckets().iter().map(|bucket| (bucket.params.clone(), bucket.limit_bytes)).collect::<Vec<_>>()
+    });
+    for buckets in results.unwrap() {
+        assert_eq!(buckets.unwrap(), [(vec![1], 200), (vec![0], 200)]);
+    }
 }

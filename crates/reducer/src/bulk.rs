@@ -101,7 +101,16 @@ impl Reducer {
         Ok(())
     }
 
+    fn expect_host(&self) -> Result<(), ReducerError> {
+        let Some(device) = &self.shared.device else { return Ok(()) };
+        let gpu = device.gpu();
+        Err(self
+            .shared
+            .invalid(format!("gradients are memory of the host, and buckets that of GPU {gpu}: mark them there")))
+    }
+
     fn check_within(&self, gradients: &[&mut [u8]]) -> Result<(), ReducerError> {
+        self.expect_host()?;
         let (found, wanted) = (gradients.len(), self.params().len());
         if found != wanted {
             return Err(self.shared.invalid(format!("there are {found} gradients for {wanted} parameters")));
@@ -127,6 +136,7 @@ impl Reducer {
     }
 
     fn check_all(&self, gradients: &[Option<&mut [u8]>]) -> Result<(), ReducerError> {
+        self.expect_host()?;
         let (found, wanted) = (gradients.len(), self.params().len());
         if found == wanted {
             return Ok(());

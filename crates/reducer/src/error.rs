@@ -165,6 +165,14 @@ pub enum ReducerError {
         /// The first failure.
         cause: Arc<ReducerError>,
     },
+    /// The driver of the device that the buckets are on refuses something.
+    #[error("rank {}: {reason}", rank.0)]
+    Device {
+        /// This rank.
+        rank: GlobalRank,
+        /// What it says.
+        reason: Arc<str>,
+    },
     /// Memory cannot be had or reached.
     #[error("rank {}: {error}", rank.0)]
     Buffer {

@@ -168,6 +168,7 @@ impl Reducer {
         if !self.rebuilt || self.fitting.done || self.since_rebuild < u64::from(fit.measured_steps.max(1)) {
             return Ok(());
         }
+        shared.arrive(true)?;
         let failed = |error| shared.fail(error, self.steps);
         let cost = match &fit.cost {
             Some(cost) => cost.clone(),

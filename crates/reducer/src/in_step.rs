@@ -1,5 +1,6 @@
 //! A step while gradients come: who is marked, and what is launched when.
 
+mod device;
 mod ends;
 mod launches;
 mod marks;
@@ -112,6 +113,10 @@ pub struct Progress {
     pub sparse_out: BTreeMap<usize, SparseGradient>,
     /// What was in slots that were filled with zeros.
     saved: Vec<(usize, Vec<u8>)>,
+    /// The same of slots on a device.
+    saved_on_device: Vec<(usize, crate::device::Memory)>,
+    /// Whether the end does not wait for buckets on a device.
+    pub on_stream: bool,
     failed: Option<ReducerError>,
     /// The last mark that was refused.
     refused: Option<Arc<str>>,

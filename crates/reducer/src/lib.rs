@@ -10,6 +10,9 @@
 //! | slots | frameworks that write gradients where they are told | [`Reducer::slot`], [`Marker::ready_in_place`] |
 //! | bulk | gradients that are there after backward | [`Reducer::reduce_all`] |
 //!
+//! Buckets are memory of the host, or, with the feature `nccl`, of a device: then gradients are marked and results read where
+//! they lie, in the order of streams (`Reducer::on_device`, `Marker::ready_device`).
+//!
 //! ```
 //! use bucketeer_comm::Backend;
 //! use bucketeer_comm::local::{LocalOptions, run};
@@ -47,6 +50,11 @@ mod agree;
 mod assign;
 mod bulk;
 mod copy;
+#[cfg(feature = "nccl")]
+mod device;
+#[cfg(not(feature = "nccl"))]
+#[path = "no_device.rs"]
+mod device;
 mod error;
 mod factors;
 mod fit;
@@ -55,6 +63,8 @@ pub mod hooks;
 mod in_step;
 mod join;
 mod layout;
+#[cfg(feature = "nccl")]
+mod on_device;
 mod options;
 mod param;
 mod rebuild;
@@ -67,6 +77,8 @@ mod tensors;
 mod timeline;
 
 pub use assign::{AssignError, Assignment, Caps, Item, assign};
+#[cfg(feature = "nccl")]
+pub use device::DeviceGradient;
 pub use error::{Named, ReducerError};
 pub use fit::{Fit, FitReport, Plan, plan};
 pub use hook::{BucketLayout, Hook, HookBucket, HookError, Part, Stage, StageCall};

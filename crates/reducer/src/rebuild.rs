@@ -9,6 +9,10 @@ use crate::shared::Shared;
 use bucketeer_types::DType;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
+
+/// How long gradients on a device may take to move to other slots, if options give no timeout: as long as a collective.
+const MOVE_LIMIT: Duration = Duration::from_secs(600);
 
 impl Reducer {
     /// Whether the next reduced step makes the buckets again.
@@ -20,10 +24,12 @@ impl Reducer {
     /// Makes the buckets again in the ready order of the first rank that has one: a rank that never had data has none.
     pub(crate) fn rebuild_if_due(&mut self) -> Result<(), ReducerError> {
         self.take_memory()?;
+        self.shared.arrive(false)?;
         if !self.is_due() {
             return self.fit_if_due();
         }
         let shared = self.shared.clone();
+        shared.arrive(true)?;
         let failed = |error| shared.fail(error, self.steps);
         let own = match &self.order {
             Some(order) => Some(self.by_order(order)?),
@@ -74,10 +80,21 @@ impl Reducer {
     pub(crate) fn lay_out(&mut self, assignment: &Assignment) -> Result<(), ReducerError> {
         let shared = &self.shared;
         let buffer = |error| shared.buffer(error);
-        let (arena, generation) = (self.layout.arena.clone(), self.layout.generation + 1);
+        let moves = self.accumulated.holds_any();
+        let arena = match &shared.device {
+            // Moves inside of one allocation are the host's.
+            Some(_) if moves => shared.arena()?,
+            _ => self.layout.arena.clone(),
+        };
+        let generation = self.layout.generation + 1;
         let next = Layout::new(assignment, &shared.params, &shared.sent, arena, generation).map_err(buffer)?;
-        if self.accumulated.holds_any() {
-            self.layout.move_to(&next).map_err(buffer)?;
+        match &shared.device {
+            _ if !moves => {}
+            None => self.layout.move_to(&next).map_err(buffer)?,
+            Some(device) => {
+                let limit = shared.options.timeout.unwrap_or(MOVE_LIMIT);
+                device.move_slots(&self.layout, &next, limit).map_err(|reason| shared.device_failed(reason))?;
+            }
         }
         self.layout = Arc::new(next);
         self.tell_hook();

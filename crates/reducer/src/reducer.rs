@@ -2,12 +2,13 @@
 
 use crate::agree::agree;
 use crate::assign::{Assignment, assign};
+use crate::device::OnDevice;
 use crate::error::ReducerError;
 use crate::factors::FactorCell;
 use crate::fit::Fitting;
 use crate::hook::Hook;
 use crate::in_step::{Accumulated, Ended, Graph, InStep, Learned};
-use crate::layout::{Layout, Sent, allocate, describe, items};
+use crate::layout::{Layout, Sent, describe, items};
 use crate::options::{ReducerOptions, Scale, Wire};
 use crate::param::Param;
 use crate::rebuild::share;
@@ -86,7 +87,7 @@ impl Reducer {
         params: Vec<Param>,
         options: ReducerOptions,
     ) -> Result<Self, ReducerError> {
-        Self::make(backend, group, params, options, None)
+        Self::make(backend, group, params, options, None, false)
     }
 
     /// The same with a hook in the place of the mean.
@@ -101,19 +102,24 @@ impl Reducer {
         hook: Box<dyn Hook>,
     ) -> Result<Self, ReducerError> {
         let name = hook.describe();
-        Self::make(backend, group, params, options, Some(Arc::new(Hooked { hook: Mutex::new(hook), name })))
+        Self::make(backend, group, params, options, Some(Arc::new(Hooked { hook: Mutex::new(hook), name })), false)
     }
 
-    fn make(
+    pub(crate) fn make(
         backend: Arc<dyn Backend>,
         group: &Group,
         params: Vec<Param>,
         options: ReducerOptions,
         hook: Option<Arc<Hooked>>,
+        on_device: bool,
     ) -> Result<Self, ReducerError> {
         let rank = backend.rank();
         let invalid = |reason: String| ReducerError::Invalid { rank, reason };
         check(&params, &options, hook.is_some()).map_err(invalid)?;
+        if on_device {
+            check_on_device(&params, &options).map_err(invalid)?;
+        }
+        let device = device_of(backend.as_ref(), group, on_device)?;
         let wire = options.wire.map(|wire| wire.dtype);
         let sent: Arc<[Sent]> = params.iter().map(|param| Sent::of(param, wire)).collect();
         let caps = options.initial_caps();
@@ -123,12 +129,11 @@ impl Reducer {
         assignment.buckets.reverse();
         assignment.limits_bytes.reverse();
         let params: Arc<[Param]> = params.into();
-        let shared = Arc::new(Shared::new(backend, group.clone(), params, sent, options, hook));
+        let shared = Arc::new(Shared::new(backend, group.clone(), params, sent, options, hook, device));
         if !agree(&shared, &describe(&assignment.buckets))? {
             assignment = share(&shared, Some(assignment), &caps, 0, 0)?.unwrap_or_default();
         }
-        let arena = allocate(shared.backend.as_ref(), &shared.sent).map_err(|error| shared.buffer(error))?;
-        let layout = Layout::new(&assignment, &shared.params, &shared.sent, arena, 0);
+        let layout = Layout::new(&assignment, &shared.params, &shared.sent, shared.arena()?, 0);
         let layout = Arc::new(layout.map_err(|error| shared.buffer(error))?);
         let accumulated = Arc::new(Accumulated::new(shared.params.len()));
         let mut reducer = Self {
@@ -297,7 +302,7 @@ impl Reducer {
     pub(crate) fn take_memory(&mut self) -> Result<(), ReducerError> {
         let Some(assignment) = self.released.take() else { return Ok(()) };
         let shared = &self.shared;
-        let arena = allocate(shared.backend.as_ref(), &shared.sent).map_err(|error| shared.buffer(error))?;
+        let arena = shared.arena()?;
         let generation = self.layout.generation + 1;
         let layout = Layout::new(&assignment, &shared.params, &shared.sent, arena, generation);
         self.layout = Arc::new(layout.map_err(|error| shared.buffer(error))?);
@@ -316,7 +321,8 @@ impl Reducer {
         }
         let Shared { backend, group, params, options, hook, .. } = &*self.shared;
         let options = ReducerOptions { wire, ..options.clone() };
-        let made = Self::make(backend.clone(), group, params.to_vec(), options, hook.clone())?;
+        let made =
+            Self::make(backend.clone(), group, params.to_vec(), options, hook.clone(), self.shared.device.is_some())?;
         let generation = self.layout.generation + 1;
         let layout =
             Layout::new(&made.layout.assignment(), params, &made.shared.sent, made.layout.arena.clone(), generation);
@@ -341,13 +347,17 @@ impl Reducer {
     /// As [`new`](Self::new).
     pub fn change_group(&mut self, group: &Group) -> Result<(), ReducerError> {
         self.take_memory()?;
-        let Shared { backend, params, sent, options, hook, .. } = &*self.shared;
-        let shared =
-            Shared::new(backend.clone(), group.clone(), params.clone(), sent.clone(), options.clone(), hook.clone());
+        let Shared { backend, params, sent, options, hook, device: old, .. } = &*self.shared;
+        let device = device_of(backend.as_ref(), group, old.is_some())?;
+        if let (Some(device), Some(old)) = (&device, old) {
+            device.follow(old).map_err(|reason| self.shared.device_failed(reason))?;
+        }
+        let (params, sent, options, hook) = (params.clone(), sent.clone(), options.clone(), hook.clone());
+        let shared = Shared::new(backend.clone(), group.clone(), params, sent, options, hook, device);
         let shared = Arc::new(shared);
         let own = self.layout.assignment();
         let same = agree(&shared, &describe(&own.buckets))?;
-        let shown = if same { None } else { share(&shared, Some(own), &options.caps.list(), 0, self.steps)? };
+        let shown = if same { None } else { share(&shared, Some(own), &shared.options.caps.list(), 0, self.steps)? };
         self.shared = shared;
         match shown {
             Some(assignment) => self.lay_out(&assignment)?,
@@ -447,5 +457,39 @@ fn check(params: &[Param], options: &ReducerOptions, hooked: bool) -> Result<(),
     match wire.dtype {
         DType::F64 | DType::F32 | DType::F16 | DType::Bf16 => Ok(()),
         other => Err(format!("gradients cannot be sent as {}; give f64, f32, f16 or bf16", other.torch_name())),
+    }
+}
+
+/// The device that a group's calls run on, if buckets are to be there.
+fn device_of(backend: &dyn Backend, group: &Group, wanted: bool) -> Result<Option<OnDevice>, ReducerError> {
+    let found = if wanted { OnDevice::of(backend, group) } else { return Ok(None) };
+    let reason = || format!("calls of backend {} run on no device, so buckets cannot be there", backend.name());
+    found.map(Some).ok_or_else(|| ReducerError::Invalid { rank: backend.rank(), reason: reason() })
+}
+
+/// What buckets on a device are not for: what is computed outside of collectives.
+fn check_on_device(params: &[Param], options: &ReducerOptions) -> Result<(), String> {
+    if let Some(wire) = options.wire {
+        let name = wire.dtype.torch_name();
+        return Err(format!(
+            "gradients on a device are sent in their own dtype, as nothing converts them there; {name} is given"
+        ));
+    }
+    if options.scale == Scale::Weighted {
+        return Err(
+            "gradients on a device are not multiplied by weights there: give the sum or mean over ranks".to_owned()
+        );
+    }
+    if options.caps.fit().is_some_and(|fit| fit.cost.is_none()) {
+        return Err(
+            "messages of a device are not timed here: give the cost of an all-reduce with sizes that fit".to_owned()
+        );
+    }
+    match params.iter().position(Param::is_sparse) {
+        Some(index) => {
+            let name = params[index].name();
+            Err(format!("parameter {index} ({name}): gradients on a device are dense, and it was declared sparse"))
+        }
+        None => Ok(()),
     }
 }

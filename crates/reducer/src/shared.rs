@@ -1,12 +1,14 @@
 //! What the steps of a reducer share, and how a failure becomes known on all ranks.
 
+use crate::device::OnDevice;
 use crate::error::{Named, ReducerError};
 use crate::hook::Hook;
-use crate::layout::Sent;
+use crate::layout::{Sent, allocate, arena_bytes};
 use crate::options::ReducerOptions;
 use crate::param::Param;
 use bucketeer_comm::{Arena, Backend, Buffer, BufferError, CallOptions, CommError, Group, Operands, Work};
 use bucketeer_types::{DType, GlobalRank};
+use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -37,6 +39,10 @@ pub struct Shared {
     pub sent: Arc<[Sent]>,
     pub options: ReducerOptions,
     pub hook: Option<Arc<Hooked>>,
+    /// Where the buckets are, if not in memory of the host.
+    pub device: Option<OnDevice>,
+    /// Collectives of buckets on the device that nobody has waited for: step, bucket, call.
+    flying: Mutex<VecDeque<(u64, String, Work)>>,
     broken: Mutex<Option<Arc<ReducerError>>>,
 }
 
@@ -48,12 +54,46 @@ impl Shared {
         sent: Arc<[Sent]>,
         options: ReducerOptions,
         hook: Option<Arc<Hooked>>,
+        device: Option<OnDevice>,
     ) -> Self {
         // Reasons are told over a group that no gradient uses; without one they stay with their rank.
         let name = format!("{} (reasons)", group.name());
         let joined = backend.joined(&name, group.members());
         let reasons = joined.or_else(|| backend.new_group(&name, group.members()).ok());
-        Self { backend, group, reasons, params, sent, options, hook, broken: Mutex::default() }
+        let (flying, broken) = (Mutex::default(), Mutex::default());
+        Self { backend, group, reasons, params, sent, options, hook, device, flying, broken }
+    }
+
+    /// Memory for the gradients.
+    pub fn arena(&self) -> Result<Arena, ReducerError> {
+        match &self.device {
+            None => allocate(self.backend.as_ref(), &self.sent).map_err(|error| self.buffer(error)),
+            Some(device) => device.arena(arena_bytes(&self.sent)).map_err(|reason| self.device_failed(reason)),
+        }
+    }
+
+    pub fn device_failed(&self, reason: impl Into<Arc<str>>) -> ReducerError {
+        ReducerError::Device { rank: self.rank(), reason: reason.into() }
+    }
+
+    /// Keeps calls of a bucket that nobody waits for now.
+    pub fn leave_flying(&self, step: u64, bucket: &str, works: Vec<Work>) {
+        lock(&self.flying).extend(works.into_iter().map(|work| (step, bucket.to_owned(), work)));
+    }
+
+    /// Sees how those ended that have; all, if it waits.
+    pub fn arrive(&self, waits: bool) -> Result<(), ReducerError> {
+        loop {
+            let first = {
+                let mut flying = lock(&self.flying);
+                match flying.front() {
+                    Some((.., work)) if waits || work.is_done() => flying.pop_front(),
+                    _ => None,
+                }
+            };
+            let Some((step, bucket, work)) = first else { return Ok(()) };
+            work.wait(None).map_err(|error| self.fail(self.comm(step, bucket, error), step))?;
+        }
     }
 
     pub fn rank(&self) -> GlobalRank {

@@ -19,6 +19,11 @@ use std::sync::atomic::Ordering;
 pub struct Marker(Arc<InStep>);
 
 impl Marker {
+    #[cfg(feature = "nccl")]
+    pub(crate) fn step(&self) -> &InStep {
+        &self.0
+    }
+
     /// A parameter's gradient is final: takes a copy, and launches what that completes. Bytes are those of the
     /// gradient's elements in the parameter's own order of memory (row-major, if that has holes).
     ///
@@ -53,6 +58,10 @@ impl Marker {
     pub fn ready_from(&self, param: usize, gradient: &Buffer) -> Result<bool, ReducerError> {
         if self.slot(param)? == *gradient {
             return self.ready_in_place(param).map(|()| true);
+        }
+        #[cfg(feature = "nccl")]
+        if let Some(memory) = gradient.device() {
+            return self.ready_device(param, &crate::DeviceGradient::new(&memory));
         }
         let bytes = gradient.read().map_err(|error| self.0.shared.buffer(error))?;
         self.ready(param, &bytes).map(|()| false)
@@ -170,7 +179,7 @@ impl Drop for Step<'_> {
 
 /// A bucket that has come, while others may be on their way.
 pub struct DoneBucket<'a> {
-    step: &'a InStep,
+    pub(crate) step: &'a InStep,
     bucket: usize,
     sparse: &'a std::collections::BTreeMap<usize, SparseGradient>,
 }
@@ -224,6 +233,11 @@ fn copy_out(
             what.name()
         )));
     }
+    if let Some(device) = &shared.device {
+        shared.arrive(true)?;
+        let read = device.download(&layout.places[param].slot, target);
+        return read.map_err(|reason| shared.device_failed(reason));
+    }
     let source = layout.places[param].slot.read().map_err(|error| shared.buffer(error))?;
     let to = real(what.dtype()).map_or(DType::F32, |(dtype, _)| dtype);
     Change { from: shared.sent[param].dtype, to, factor: None }.put(&source, target);
@@ -233,7 +247,7 @@ fn copy_out(
 
 /// What a step came to. Gradients lie in the buckets until the next step begins.
 pub struct Reduced<'r> {
-    reducer: &'r mut Reducer,
+    pub(crate) reducer: &'r mut Reducer,
 }
 
 impl Reduced<'_> {
@@ -311,7 +325,7 @@ impl Reduced<'_> {
         if self.is_kept(param) { None } else { self.reducer.last.sparse.get(&param) }
     }
 
-    fn check(&self, param: usize) -> Result<(), ReducerError> {
+    pub(crate) fn check(&self, param: usize) -> Result<(), ReducerError> {
         match self.reducer.params().get(param) {
             Some(_) => Ok(()),
             None => Err(self.reducer.shared.invalid(format!("there is no parameter {param}"))),
@@ -336,6 +350,13 @@ impl<'r> LocalStep<'r> {
     pub fn ready(&self, param: usize, gradient: &[u8]) -> Result<(), ReducerError> {
         let Reducer { shared, layout, accumulated, .. } = &*self.reducer;
         let what = self.check(param, false)?;
+        if let Some(device) = &shared.device {
+            let gpu = device.gpu();
+            let reason = format!(
+                "its bucket is memory of GPU {gpu}, where nothing adds gradients up: add to its slot, and mark it in place"
+            );
+            return Err(self.refuse(param, reason));
+        }
         if gradient.len() as u64 != what.bytes() {
             let found = gradient.len();
             return Err(self.refuse(param, format!("its gradient has {found} bytes; {what} has {}", what.bytes())));

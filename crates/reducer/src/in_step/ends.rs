@@ -104,7 +104,7 @@ impl InStep {
                 let is_done = matches!(progress.flights[bucket], Flight::Done | Flight::Skipped);
                 if is_done && bucket == ended {
                     ended += 1;
-                    if progress.launched_ns[bucket] != NEVER {
+                    if progress.launched_ns[bucket] != NEVER && !(progress.on_stream && self.shared.device.is_some()) {
                         progress.done_ns[bucket] = self.start.elapsed().as_nanos() as u64;
                     }
                     done(bucket, progress);
@@ -130,6 +130,11 @@ impl InStep {
             Flight::Running { stage, works } if *stage == at => std::mem::take(works),
             _ => return Ok(()),
         };
+        if progress.on_stream && self.shared.device.is_some() {
+            self.shared.leave_flying(self.number, &self.bucket_name(bucket), works);
+            progress.flights[bucket] = Flight::Done;
+            return Ok(());
+        }
         for work in works {
             work.wait(None).map_err(|error| self.bucket_failed(bucket, error))?;
         }
@@ -188,6 +193,7 @@ impl InStep {
                 slot.copy_from_slice(&bytes);
             }
         }
+        self.restore_on_device(progress, &kept)?;
         let out = self.factors()?.out;
         let all = 0..self.shared.params.len();
         let unused = all.filter(|param| !self.used[*param].load(Ordering::Relaxed)).collect();

@@ -82,6 +82,7 @@ impl InStep {
     /// A gradient of `bytes`, in the order of the parameter's own strides unless others are given.
     pub fn ready(&self, param: usize, bytes: &[u8], strides: Option<&[u64]>) -> Result<(), ReducerError> {
         self.mark(param, || {
+            self.expect_host(param)?;
             let what = &self.shared.params[param];
             if what.is_sparse() {
                 return Err(self.refuse(param, "it was declared sparse: give rows and values"));
@@ -213,6 +214,9 @@ impl InStep {
             }
             lock(&self.progress).sparse_in.insert(param, left.unwrap_or_default());
             return Ok(());
+        }
+        if let Some(device) = &self.shared.device {
+            return self.leave_out_on(device, param);
         }
         let factors = self.factors()?;
         let slot = &self.layout.places[param].slot;
