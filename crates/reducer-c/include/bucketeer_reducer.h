@@ -4,8 +4,8 @@
 //
 // ERRORS. Functions return BUCKETEER_STATUS_OK or why they failed; bucketeer_last_error has the text of the calling thread's last
 // failure. A call that fails writes none of its results, unless its comment says so. After ARGUMENT, HANDLE, STATE and MARK nothing
-// has changed: the step can go on. After other failures of a step the reducer is broken on all ranks;
-// bucketeer_reducer_change_group makes it whole.
+// has changed, nor after INVALID and MEMORY of a call that does not wait for other ranks: the step can go on. After other failures of
+// a step the reducer is broken on all ranks; bucketeer_reducer_change_group makes it whole.
 //
 // HANDLES are numbers in the shape of pointers: nothing lies where they point. Whoever made one frees it, with the function of
 // its type. A handle that is freed, made up or of another type is an error of the call. A rank lives until it and all its
@@ -17,7 +17,8 @@
 //
 // THREADS. Every function may be called from every thread. Marks of one step come from any threads at once. Calls that wait for
 // other ranks (new, change_group, broadcast, begin, finish, reduce_all, close) hold up their own thread alone: other calls on the
-// same reducer are refused with STATE meanwhile, and marks with STATE or MARK. Each rank of a local world needs a thread.
+// same reducer are refused with STATE meanwhile, and marks with STATE or MARK. Each rank of a local world needs a thread. The
+// library has threads of its own, so it is not to be unloaded.
 //
 // Ranks call the same functions that wait, in the same order, with the same sizes, as usual for collectives.
 
@@ -51,7 +52,7 @@ enum BucketeerStatus
   BUCKETEER_STATUS_STATE = 3,
   // A mark was refused: a second one, a wrong size, a step that is over. Nothing was changed; the step can go on.
   BUCKETEER_STATUS_MARK = 4,
-  // Parameters, options, a group or a weight cannot be used.
+  // Parameters, options, a group, a root, a length or a weight cannot be used.
   BUCKETEER_STATUS_INVALID = 5,
   // Ranks made reducers of different things. All ranks get this.
   BUCKETEER_STATUS_DISAGREE = 6,
@@ -485,7 +486,8 @@ BucketeerStatus bucketeer_reducer_change_group(BucketeerReducer *reducer,
 
 // Gives all ranks the tensors that one of them has, `root`, a place in the group: parameters at the start, or buffers of the model
 // before a forward. All ranks call it with the same tensors: `tensors[i]` has `bytes[i]` bytes of the dtype that `dtypes[i]`, a
-// number of BucketeerDtype, stands for. Tensors share no memory. Between steps, or in one that is reduced.
+// number of BucketeerDtype, stands for. Tensors share no memory. Between steps, or in one that is reduced, in which other threads that mark or end it
+// may have to wait for this call.
 BucketeerStatus bucketeer_reducer_broadcast(BucketeerReducer *reducer,
                                             size_t root,
                                             void *const *tensors,

@@ -8,6 +8,7 @@ use crate::reducer::BucketeerReducer;
 use crate::state::Shared;
 use crate::status::{BucketeerStatus, Failure, call};
 use crate::table;
+use bucketeer_reducer::Param;
 use std::ffi::c_void;
 use std::ptr;
 
@@ -166,12 +167,35 @@ unsafe fn reduce_all(
         let gradients = raw::list(gradients.cast::<*mut u8>(), count, "gradients")?;
         raw::apart(gradients, raw::list(bytes, count, "bytes")?, "gradients")?
     };
-    match samples {
-        None => shared.bulk("bucketeer_reducer_reduce_all", |reducer| reducer.reduce_all(&mut gradients)),
-        Some(samples) => shared.bulk("bucketeer_reducer_reduce_all_weighted", |reducer| {
-            reducer.reduce_all_weighted(&mut gradients, samples)
-        }),
+    let call = if samples.is_some() { "bucketeer_reducer_reduce_all_weighted" } else { "bucketeer_reducer_reduce_all" };
+    shared.bulk(call, |reducer| {
+        check_all(reducer.params(), &gradients)?;
+        let reduced = match samples {
+            None => reducer.reduce_all(&mut gradients),
+            Some(samples) => reducer.reduce_all_weighted(&mut gradients, samples),
+        };
+        Ok(reduced?)
+    })
+}
+
+/// What would be refused when the step runs, and so end it on all ranks.
+fn check_all(params: &[Param], gradients: &[Option<&mut [u8]>]) -> Result<(), Failure> {
+    if params.len() != gradients.len() {
+        let (found, wanted) = (gradients.len(), params.len());
+        return Err(Failure::argument(format!("there are {found} gradients for {wanted} parameters")));
     }
+    for (index, (param, gradient)) in params.iter().zip(gradients).enumerate() {
+        let Some(gradient) = gradient else { continue };
+        let what = format!("the gradient of parameter {index} ({})", param.name());
+        if param.is_sparse() {
+            return Err(Failure::argument(format!("{what} is rows and values, which are marked and not given here")));
+        }
+        if gradient.len() as u64 != param.bytes() {
+            let found = gradient.len();
+            return Err(Failure::argument(format!("{what} has {} bytes, and {found} are given", param.bytes())));
+        }
+    }
+    Ok(())
 }
 
 /// Copies a parameter's reduced gradient to `target`, which has `bytes` bytes: in the parameter's own dtype and order. Writes 1 to `kept`

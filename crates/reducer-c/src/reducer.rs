@@ -164,7 +164,8 @@ pub extern "C" fn bucketeer_reducer_change_group(
 
 /// Gives all ranks the tensors that one of them has, `root`, a place in the group: parameters at the start, or buffers of the model
 /// before a forward. All ranks call it with the same tensors: `tensors[i]` has `bytes[i]` bytes of the dtype that `dtypes[i]`, a
-/// number of BucketeerDtype, stands for. Tensors share no memory. Between steps, or in one that is reduced.
+/// number of BucketeerDtype, stands for. Tensors share no memory. Between steps, or in one that is reduced, in which other threads that mark or end it
+/// may have to wait for this call.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bucketeer_reducer_broadcast(
     reducer: *mut BucketeerReducer,

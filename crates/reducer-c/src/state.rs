@@ -250,7 +250,7 @@ impl Shared {
     pub fn bulk(
         &self,
         call: &'static str,
-        body: impl for<'r> FnOnce(&'r mut Reducer) -> Result<Reduced<'r>, ReducerError>,
+        body: impl for<'r> FnOnce(&'r mut Reducer) -> Result<Reduced<'r>, Failure>,
     ) -> Result<(), Failure> {
         let (turn, reducer) = self.take_idle(call)?;
         match Lent::lend(reducer, |reducer| body(reducer).map(Part::Reduced)) {
@@ -258,9 +258,9 @@ impl Shared {
                 turn.put(State::Reduced { lent, marker: None });
                 Ok(())
             }
-            Err((reducer, error)) => {
+            Err((reducer, failure)) => {
                 turn.put(State::Idle(reducer));
-                Err(error.into())
+                Err(failure)
             }
         }
     }

@@ -26,7 +26,7 @@ pub enum BucketeerStatus {
     State = 3,
     /// A mark was refused: a second one, a wrong size, a step that is over. Nothing was changed; the step can go on.
     Mark = 4,
-    /// Parameters, options, a group or a weight cannot be used.
+    /// Parameters, options, a group, a root, a length or a weight cannot be used.
     Invalid = 5,
     /// Ranks made reducers of different things. All ranks get this.
     Disagree = 6,

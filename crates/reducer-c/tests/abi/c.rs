@@ -17,10 +17,10 @@ fn libraries() -> PathBuf {
 }
 
 /// Whether there is a compiler; says so if there is none.
-fn has_compiler() -> bool {
-    let found = Command::new("cc").arg("--version").output().is_ok_and(|output| output.status.success());
+fn has(compiler: &str) -> bool {
+    let found = Command::new(compiler).arg("--version").output().is_ok_and(|output| output.status.success());
     if !found {
-        eprintln!("skipped: there is no `cc`, so no program in C was compiled");
+        eprintln!("skipped: there is no `{compiler}`, so nothing was compiled with it");
     }
     found
 }
@@ -49,7 +49,7 @@ fn a_program_in_c_reduces_with_the_shared_library() {
     let name = format!("{}bucketeer_reducer_c{}", std::env::consts::DLL_PREFIX, std::env::consts::DLL_SUFFIX);
     let library = folder.join(name);
     assert!(library.exists(), "{} is not beside this test", library.display());
-    if has_compiler() {
+    if has("cc") {
         let run_path = format!("-Wl,-rpath,{}", folder.display());
         let link = ["-L".to_owned(), folder.display().to_string(), "-lbucketeer_reducer_c".to_owned(), run_path];
         assert_eq!(run("reduce-shared", &link), agree());
@@ -62,10 +62,22 @@ fn a_program_in_c_reduces_with_the_shared_library() {
 fn a_program_in_c_reduces_with_the_static_library() {
     let library = libraries().join("libbucketeer_reducer_c.a");
     assert!(library.exists(), "{} is not beside this test", library.display());
-    if has_compiler() {
+    if has("cc") {
         let mut link = vec![library.display().to_string()];
         link.extend(["-lgcc_s", "-lutil", "-lrt", "-lm", "-ldl"].map(str::to_owned));
         assert_eq!(run("reduce-static", &link), agree());
+    }
+}
+
+#[test]
+fn the_header_is_also_one_of_cpp() {
+    let header = root().join("include/bucketeer_reducer.h");
+    assert!(header.exists());
+    if has("c++") {
+        let mut compile = Command::new("c++");
+        compile.args(["-std=c++11", "-Wall", "-Wextra", "-Werror", "-fsyntax-only", "-x", "c++"]).arg(&header);
+        let compiled = compile.output().unwrap();
+        assert!(compiled.status.success(), "{}", String::from_utf8_lossy(&compiled.stderr));
     }
 }
 

@@ -327,6 +327,39 @@ fn sparse_gradients_are_told_how_long_they_are_before_they_are_copied() {
 }
 
 #[test]
+fn gradients_in_bulk_are_checked_before_the_step_begins() {
+    let alone = alone();
+    let (mut a, mut b) = ([1f32, 2.0], [3f32, 4.0]);
+    let pointers = [a.as_mut_ptr().cast(), b.as_mut_ptr().cast()];
+    let reduce = |bytes: &[usize]| {
+        // SAFETY: see the head of this file; `bytes` are at most those of the gradients.
+        unsafe { c::bucketeer_reducer_reduce_all(alone.reducer, pointers.as_ptr(), bytes.as_ptr(), bytes.len()) }
+    };
+    assert_fails(reduce(&[8, 4]), Status::Argument, "the gradient of parameter 1 (b) has 8 bytes, and 4 are given");
+    assert_fails(reduce(&[8]), Status::Argument, "there are 1 gradients for 2 parameters");
+    assert_ok(reduce(&[8, 8]));
+    assert_fails(alone.ready(0), Status::State, "no step runs");
+    assert_ok(alone.copy_out(1, 8));
+    let mut slot = null_mut();
+    let mut bytes = 0;
+    // SAFETY: see the head of this file.
+    unsafe {
+        let locked = c::bucketeer_reducer_slot_lock(alone.reducer, 0, &mut slot, &mut bytes);
+        assert_fails(locked, Status::State, "the slots hold results");
+        assert_ok(alone.begin());
+        assert_ok(c::bucketeer_reducer_slot_lock(alone.reducer, 0, &mut slot, &mut bytes));
+        let twice = c::bucketeer_reducer_slot_lock(alone.reducer, 0, &mut slot, &mut bytes);
+        assert_fails(twice, Status::State, "memory of parameter 0 is locked already");
+    }
+    let gave_up = c::bucketeer_reducer_give_up(alone.reducer);
+    assert_fails(gave_up, Status::State, "unlock it before `bucketeer_reducer_give_up`");
+    assert_ok(c::bucketeer_reducer_unlock(alone.reducer, 0));
+    assert_fails(c::bucketeer_reducer_unlock(alone.reducer, 0), Status::State, "is not locked");
+    assert_ok(c::bucketeer_reducer_give_up(alone.reducer));
+    alone.free();
+}
+
+#[test]
 fn ranks_that_cannot_be_opened_say_why() {
     let mut rank = null_mut();
     // SAFETY: see the head of this file.
