@@ -603,9 +603,9 @@ BucketeerStatus bucketeer_reducer_reduce_all_weighted(BucketeerReducer *reducer,
                                                       size_t count,
                                                       double samples);
 
-// Copies a parameter's reduced gradient to `target`, which has `bytes` bytes: in the parameter's own dtype and order. Writes 1 to `kept`
-// if its gradient is to stay as it was, as no rank used it or this one keeps its own, and leaves `target` alone; else 0. `kept`
-// may be null. After a step is finished, until the next one begins. From any thread.
+// Copies a parameter's reduced gradient to `target`, which has `bytes` bytes: in the parameter's own dtype and order. Writes 1
+// to `kept` if its gradient is to stay as it was, as no rank used it or this one keeps its own, and leaves `target` alone; else
+// 0. `kept` may be null. After a step is finished, until the next one begins. From any thread.
 BucketeerStatus bucketeer_reducer_copy_out(BucketeerReducer *reducer,
                                            size_t param,
                                            void *target,

@@ -198,9 +198,9 @@ fn check_all(params: &[Param], gradients: &[Option<&mut [u8]>]) -> Result<(), Fa
     Ok(())
 }
 
-/// Copies a parameter's reduced gradient to `target`, which has `bytes` bytes: in the parameter's own dtype and order. Writes 1 to `kept`
-/// if its gradient is to stay as it was, as no rank used it or this one keeps its own, and leaves `target` alone; else 0. `kept`
-/// may be null. After a step is finished, until the next one begins. From any thread.
+/// Copies a parameter's reduced gradient to `target`, which has `bytes` bytes: in the parameter's own dtype and order. Writes 1
+/// to `kept` if its gradient is to stay as it was, as no rank used it or this one keeps its own, and leaves `target` alone; else
+/// 0. `kept` may be null. After a step is finished, until the next one begins. From any thread.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bucketeer_reducer_copy_out(
     reducer: *mut BucketeerReducer,
