@@ -20,6 +20,7 @@ ARROWS = {
     "bucketeer": {"bucketeer-chain", "bucketeer-types"},
     "bucketeer-comm": {"bucketeer-types", "bucketeer-cuda"},
     "bucketeer-reducer": {"bucketeer-types", "bucketeer-comm", "bucketeer-chain", "bucketeer-cuda"},
+    "bucketeer-reducer-c": {"bucketeer-reducer", "bucketeer-comm", "bucketeer-types", "bucketeer-cuda"},
     "bucketeer-eval": {"bucketeer", "bucketeer-types"},
     "bucketeer-formats": {"bucketeer", "bucketeer-types"},
     "bucketeer-draw": {"bucketeer", "bucketeer-types"},
