@@ -222,8 +222,10 @@ fn together(rank: LocalRank, ranks: u32) -> Outcome<Trained> {
     })
 }
 
+/// The largest difference, or NaN if there is one.
 fn off(one: &[f32], other: &[f32]) -> f32 {
-    one.iter().zip(other).map(|(one, other)| (one - other).abs()).fold(0.0, f32::max)
+    let differences = one.iter().zip(other).map(|(one, other)| (one - other).abs());
+    differences.fold(0.0, |most, off| if off > most || off.is_nan() { off } else { most })
 }
 
 fn main() -> Outcome<()> {
@@ -232,9 +234,9 @@ fn main() -> Outcome<()> {
         let results = run(ranks, LocalOptions::default(), |rank| together(rank, ranks))?;
         for (rank, result) in results.into_iter().enumerate() {
             let (own_losses, own_weights) = result.map_err(|_| format!("rank {rank} panicked"))??;
-            let far = off(&own_losses, &losses).max(off(&own_weights, &weights));
-            // Sums in another order, over all steps; a NaN is not right, either.
-            if !(far <= 1e-5) {
+            let far = off(&[own_losses.clone(), own_weights].concat(), &[&losses[..], &weights].concat());
+            // Sums in another order, over all steps.
+            if far.is_nan() || far > 1e-5 {
                 return Err(format!("rank {rank} of {ranks} is off by {far} from one rank alone").into());
             }
             if rank == 0 {
