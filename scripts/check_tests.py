@@ -11,7 +11,7 @@ import pathlib
 import re
 import sys
 
-FOLDERS = ["tests", "cli/tests", "testing", "src", "crates", "cli/src"]
+FOLDERS = ["tests", "cli/tests", "testing", "src", "crates", "cli/src", "adapters/burn/tests", "adapters/candle/tests"]
 PRODUCT = ["src", "crates", "cli/src"]
 
 # Names that every type has a function of.

@@ -12,6 +12,8 @@ mod completions;
 mod convert;
 #[cfg(unix)]
 mod doctor;
+#[cfg(unix)]
+mod exec;
 mod fault;
 mod input;
 mod inspect;
@@ -70,6 +72,8 @@ enum Command {
     Launch(launch::LaunchArgs),
     #[cfg(unix)]
     Doctor(doctor::DoctorArgs),
+    #[cfg(unix)]
+    Exec(exec::ExecArgs),
     Completions(completions::CompletionsArgs),
     Man(man::ManArgs),
 }
@@ -120,6 +124,8 @@ fn main() -> ExitCode {
         Command::Launch(launched) => launch::run(&launched, &arguments.talk),
         #[cfg(unix)]
         Command::Doctor(arguments) => doctor::run(&arguments),
+        #[cfg(unix)]
+        Command::Exec(arguments) => exec::run(&arguments),
         Command::Completions(arguments) => completions::run(&arguments, Arguments::command()),
         Command::Man(arguments) => man::run(&arguments, Arguments::command()),
     };

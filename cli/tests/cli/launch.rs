@@ -100,6 +100,17 @@ fn rank_0_s_output_is_as_it_is_and_other_lines_come_whole_behind_their_rank() {
 }
 
 #[test]
+fn a_program_of_ones_own_is_a_rank_with_all_of_its_words() {
+    let folder = Folder::with("rank.sh", "echo $RANK of $WORLD_SIZE, $LOCAL_RANK: $*; exit ${RANK}0\n");
+    let ran = folder.run("launch --nproc 1 -- exec sh rank.sh --color x -- -y").expect(0, &[]);
+    assert_eq!(ran.out(), "0 of 1, 0: --color x -- -y\n");
+    let ran = folder.run("launch --nproc 2 -- exec sh rank.sh").expect(2, &["rank 1 failed first: exit code 10"]);
+    assert!(ran.talk().contains("[rank 1] 1 of 2, 1:"), "{}", ran.talk());
+    folder.run("launch --nproc 1 -- exec ./missing").expect(2, &["`./missing` cannot be run: No such file"]);
+    folder.run("exec").expect(2, &["<PROGRAM>"]);
+}
+
+#[test]
 fn only_rank_0_gets_the_standard_input() {
     let folder = Folder::new();
     let ran = folder.run_with("launch --nproc 1 -- inspect -", REDUCES.as_bytes()).expect(0, &[]);
