@@ -122,28 +122,38 @@ impl Reducer {
                           static graph: use `reduce_all`";
             return Err(self.shared.invalid(reason));
         }
+        gradients.iter().enumerate().try_for_each(|(index, gradient)| self.check_size(index, gradient))?;
+        Ok(())
+    }
+
+    /// Whether gradients are those of the parameters: told before the step begins, so that nothing is given up.
+    fn check_all(&self, gradients: &[Option<&mut [u8]>]) -> Result<(), ReducerError> {
+        self.expect_host()?;
+        let (found, wanted) = (gradients.len(), self.params().len());
+        if found != wanted {
+            let reason = format!("there are {found} gradients for {wanted} parameters; give none for unused ones");
+            return Err(self.shared.invalid(reason));
+        }
         for (index, (param, gradient)) in self.params().iter().zip(gradients).enumerate() {
-            if gradient.len() as u64 != param.bytes() {
-                let (found, name) = (gradient.len(), param.name());
-                let reason = format!(
-                    "the gradient of parameter {index} ({name}) has {found} bytes; {param} has {}",
-                    param.bytes()
-                );
+            let Some(gradient) = gradient else { continue };
+            if param.is_sparse() {
+                let reason = format!("parameter {index} ({}) is sparse: mark rows and values in a step", param.name());
                 return Err(self.shared.invalid(reason));
             }
+            self.check_size(index, gradient)?;
         }
         Ok(())
     }
 
-    fn check_all(&self, gradients: &[Option<&mut [u8]>]) -> Result<(), ReducerError> {
-        self.expect_host()?;
-        let (found, wanted) = (gradients.len(), self.params().len());
-        if found == wanted {
+    fn check_size(&self, index: usize, gradient: &[u8]) -> Result<(), ReducerError> {
+        let param = &self.params()[index];
+        if gradient.len() as u64 == param.bytes() {
             return Ok(());
         }
-        Err(self
-            .shared
-            .invalid(format!("there are {found} gradients for {wanted} parameters; give none for unused ones")))
+        let (found, name) = (gradient.len(), param.name());
+        let reason =
+            format!("the gradient of parameter {index} ({name}) has {found} bytes; {param} has {}", param.bytes());
+        Err(self.shared.invalid(reason))
     }
 
     fn reduce_begun(
@@ -151,12 +161,12 @@ impl Reducer {
         gradients: &mut [Option<&mut [u8]>],
         samples: Option<f64>,
     ) -> Result<Reduced<'_>, ReducerError> {
-        let order: Vec<usize> = self.layout.indices().concat();
         let dense: Vec<bool> = self.params().iter().map(|param| !param.is_sparse()).collect();
         let step = match samples {
             None => self.step()?,
             Some(samples) => self.weighted_step(samples)?,
         };
+        let order: Vec<usize> = step.buckets().into_iter().flat_map(|bucket| bucket.params).collect();
         for &param in order.iter().filter(|param| dense[**param]) {
             if let Some(gradient) = &gradients[param] {
                 step.ready(param, gradient)?;

@@ -20,7 +20,10 @@ pub struct Named {
 
 impl fmt::Display for Named {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "parameter {} ({})", self.index, self.name)
+        match &*self.name {
+            "" => write!(f, "parameter {}", self.index),
+            name => write!(f, "parameter {} ({name})", self.index),
+        }
     }
 }
 

@@ -12,7 +12,7 @@ use crate::shared::{Shared, lock};
 use crate::sparse::SparseGradient;
 use crate::timeline::Timeline;
 use bucketeer_comm::{Buffer, BufferError, Work};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 use std::time::Instant;
@@ -118,6 +118,8 @@ pub struct Progress {
     /// Whether the end does not wait for buckets on a device.
     pub on_stream: bool,
     failed: Option<ReducerError>,
+    /// Slots of a graph that is being learned, which are scaled when no more marks come.
+    scale_later: BTreeSet<usize>,
     /// The last mark that was refused.
     refused: Option<Arc<str>>,
     /// By bucket, since the start of the step; [`NEVER`] for what was not launched.
@@ -219,6 +221,11 @@ impl InStep {
             lock(&self.progress).refused = Some(error.to_string().into());
         }
         result
+    }
+
+    /// Whether this is the first step of a static graph, in which marks are counted.
+    const fn is_learning(&self) -> bool {
+        matches!(self.graph, Graph::Learning { .. })
     }
 
     fn factors(&self) -> Result<Factors, ReducerError> {

@@ -6,6 +6,7 @@
 use crate::assign::{Assignment, Item};
 use crate::hook::{BucketLayout, Part};
 use crate::param::{Param, real};
+use crate::reducer::BucketInfo;
 use bucketeer_comm::{ALIGN_BYTES, Arena, Backend, Buffer, BufferError};
 use bucketeer_types::DType;
 use std::ops::Range;
@@ -135,6 +136,16 @@ impl Layout {
     pub fn indices(&self) -> Vec<Vec<usize>> {
         let of = |bucket: &Bucket| bucket.layout.parts.iter().map(|part| part.param).collect();
         self.buckets.iter().map(of).collect()
+    }
+
+    /// What users are told of buckets.
+    pub fn infos(&self) -> Vec<BucketInfo> {
+        let info = |bucket: &Bucket| BucketInfo {
+            params: bucket.layout.parts.iter().map(|part| part.param).collect(),
+            bytes: bucket.gradient_bytes,
+            limit_bytes: bucket.limit_bytes,
+        };
+        self.buckets.iter().map(info).collect()
     }
 
     /// The assignment it was made of.

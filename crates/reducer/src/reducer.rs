@@ -372,12 +372,7 @@ impl Reducer {
     /// The buckets, in the order of launches.
     #[must_use]
     pub fn buckets(&self) -> Vec<BucketInfo> {
-        let info = |bucket: &crate::layout::Bucket| BucketInfo {
-            params: bucket.layout.parts.iter().map(|part| part.param).collect(),
-            bytes: bucket.gradient_bytes,
-            limit_bytes: bucket.limit_bytes,
-        };
-        self.layout.buckets.iter().map(info).collect()
+        self.layout.infos()
     }
 
     /// What is known of the steps so far.

@@ -4,7 +4,7 @@ use crate::copy::{self, Change};
 use crate::error::ReducerError;
 use crate::in_step::InStep;
 use crate::param::real;
-use crate::reducer::Reducer;
+use crate::reducer::{BucketInfo, Reducer};
 use crate::shared::lock;
 use crate::sparse::SparseGradient;
 use crate::tensors::{Tensor, broadcast};
@@ -96,15 +96,34 @@ impl Marker {
         })
     }
 
+    /// Refuses a mark in the name of its parameter, for what only an adapter can see: a tensor of another shape, or of another
+    /// device. Comes back as an error; if the step is then given up, the other ranks are told this reason.
+    #[must_use]
+    pub fn refuse(&self, param: usize, reason: &str) -> ReducerError {
+        self.0.refuse_noted(param, reason)
+    }
+
     /// Number of the step, from 0.
     #[must_use]
     pub fn number(&self) -> u64 {
         self.0.number
     }
+
+    /// The buckets of this step, in the order of launches.
+    #[must_use]
+    pub fn buckets(&self) -> Vec<BucketInfo> {
+        self.0.layout.infos()
+    }
+
+    /// See [`Reducer::generation`].
+    #[must_use]
+    pub fn generation(&self) -> u64 {
+        self.0.layout.generation
+    }
 }
 
-/// A step whose gradients are reduced. Ends by [`finish`](Self::finish), or by the drop of it: harmless if nothing was marked, else a
-/// failure of the step on all ranks.
+/// A step whose gradients are reduced. Ends by [`finish`](Self::finish), or by the drop of it: harmless if no mark came, taken or
+/// refused, else a failure of the step on all ranks.
 #[must_use = "a step that is not finished is given up"]
 pub struct Step<'r> {
     reducer: Option<&'r mut Reducer>,
@@ -251,6 +270,12 @@ pub struct Reduced<'r> {
 }
 
 impl Reduced<'_> {
+    /// The reducer, for what it tells of buckets and times.
+    #[must_use]
+    pub const fn reducer(&self) -> &Reducer {
+        self.reducer
+    }
+
     /// Number of the step, from 0.
     #[must_use]
     pub fn number(&self) -> u64 {

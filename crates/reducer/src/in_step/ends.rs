@@ -1,6 +1,7 @@
 //! The end of a step: what is not marked, what is waited for, and what became of each parameter.
 
 use super::{Ended, Flight, Graph, InStep, Learned, NEVER, Progress};
+use crate::copy;
 use crate::error::ReducerError;
 use crate::layout::Bucket;
 use crate::options::Unused;
@@ -29,7 +30,7 @@ impl InStep {
         for param in 0..self.shared.params.len() {
             self.leave_out(param)?;
             // A graph that is being learned is completed below.
-            if !matches!(self.graph, Graph::Learning { .. }) {
+            if !self.is_learning() {
                 self.completes(param);
             }
         }
@@ -82,7 +83,12 @@ impl InStep {
         now: Duration,
         done: &mut dyn FnMut(usize, &Progress),
     ) -> Result<Ended, ReducerError> {
-        if let Graph::Learning { .. } = self.graph {
+        if self.is_learning() {
+            for param in std::mem::take(&mut progress.scale_later) {
+                let slot = self.layout.places[param].slot.write();
+                let mut slot = slot.map_err(|error| self.shared.buffer(error))?;
+                copy::scale(self.shared.sent[param].dtype, self.factors()?.copy, &mut slot);
+            }
             // The map comes first, as what is unused is part of what is learned.
             if self.needs_map() {
                 self.launch_map(progress)?;

@@ -11,6 +11,12 @@ use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 
 impl InStep {
+    /// A mark that an adapter refuses.
+    pub fn refuse_noted(&self, param: usize, reason: &str) -> ReducerError {
+        let refused = self.noted(Err::<(), _>(self.refuse(param, reason)));
+        refused.err().unwrap_or_else(|| self.refuse(param, reason))
+    }
+
     /// Runs a mark while the step is open.
     pub(super) fn mark(
         &self,
@@ -119,9 +125,17 @@ impl InStep {
         let mut target = slot.write().map_err(|error| self.refuse_buffer(param, &error))?;
         if !self.accumulated.has(param) {
             change.put(bytes, &mut target);
-        } else if let Some(sum) = lock(&self.accumulated.aside).get_mut(&param) {
-            copy::add(from, bytes, sum);
-            change.put(sum, &mut target);
+            return Ok(());
+        }
+        let mut aside = lock(&self.accumulated.aside);
+        if self.is_learning() && !aside.contains_key(&param) {
+            // More marks of it may come, each with the gradient so far.
+            aside.insert(param, target.to_vec());
+        }
+        if let Some(left) = aside.get(&param) {
+            let mut sum = left.clone();
+            copy::add(from, bytes, &mut sum);
+            change.put(&sum, &mut target);
         } else {
             copy::add(from, bytes, &mut target);
             copy::scale(from, factors.copy, &mut target);
@@ -138,6 +152,11 @@ impl InStep {
                 self.accumulated.in_place.store(true, Ordering::Relaxed);
                 let scaled = self.factors().and_then(|factors| {
                     if factors.copy.is_none() {
+                        return Ok(());
+                    }
+                    if self.is_learning() {
+                        // More marks of it may come, each with the gradient so far.
+                        lock(&self.progress).scale_later.insert(param);
                         return Ok(());
                     }
                     let slot = &self.layout.places[param].slot;
@@ -178,7 +197,8 @@ impl InStep {
             let mut gradient = gradient.map_err(|reason| self.refuse(param, reason))?;
             let claim = self.claim(param)?;
             if claim == Claim::Take {
-                if let Some(mut sum) = lock(&self.accumulated.sparse).remove(&param) {
+                let left = lock(&self.accumulated.sparse).get(&param).cloned();
+                if let Some(mut sum) = left {
                     copy::scale(self.shared.sent[param].dtype, factor, &mut sum.values);
                     sum.add(what, &gradient);
                     gradient = sum;
@@ -247,7 +267,7 @@ impl InStep {
         if used {
             self.used[param].store(true, Ordering::Relaxed);
         }
-        let learning = matches!(self.graph, Graph::Learning { .. });
+        let learning = self.is_learning();
         if !learning && claim == Claim::Take && self.completes(param) {
             let mut progress = lock(&self.progress);
             self.advance(&mut progress, now)?;

@@ -164,6 +164,32 @@ pub fn cases() -> Vec<Case> {
             step.ready(0, &f32s(&[1.0, 0.0])).unwrap();
             assert_eq!(read(&step.finish().unwrap(), 0, 2), Some(vec![260.0, 0.0]));
         }),
+        case("a_graph_that_is_learned_takes_the_last_mark_on_top_of_what_local_steps_left", 2, |rank| {
+            for (wire_dtype, in_place) in [(None, false), (None, true), (Some(DType::F16), false)] {
+                let wire = wire_dtype.map(|dtype| Wire { dtype, divide: Divide::BeforeCast });
+                let (static_graph, scale) = (true, Scale::Weighted);
+                let options = ReducerOptions { static_graph, scale, wire, ..ReducerOptions::default() };
+                let group = rank.again(&format!("{wire_dtype:?} {in_place}"));
+                let made = bucketeer_reducer::Reducer::new(rank.backend.clone(), &group, pairs(1), options);
+                let mut reducer = made.unwrap();
+                for number in 0..3 {
+                    if !in_place {
+                        reducer.local_step().unwrap().ready(0, &f32s(&[8.0, 8.0])).unwrap();
+                    }
+                    let step = reducer.weighted_step(2.0).unwrap();
+                    for so_far in [8.0, 16.0] {
+                        if in_place {
+                            step.slot(0).unwrap().write().unwrap().copy_from_slice(&f32s(&[so_far; 2]));
+                            step.ready_in_place(0).unwrap();
+                        } else {
+                            step.ready(0, &f32s(&[so_far; 2])).unwrap();
+                        }
+                    }
+                    let wanted = if in_place { 16.0 } else { 24.0 };
+                    assert_eq!(read(&step.finish().unwrap(), 0, 2), Some(vec![wanted; 2]), "step {number}");
+                }
+            }
+        }),
         case("nan_and_infinity_pass_through", 2, |rank| {
             let mut reducer = make(rank, vec![Param::new("p", &[4], DType::F32)], ReducerOptions::default());
             let step = reducer.step().unwrap();
@@ -234,6 +260,10 @@ pub fn cases() -> Vec<Case> {
             }
             let error = error_of(reducer.reduce_all(&mut [None])).to_string();
             assert!(error.contains("1 gradients for 3 parameters"), "{error}");
+            // Told before the step begins, so that all goes on.
+            let error = error_of(reducer.reduce_all(&mut [None, Some(&mut [0; 3]), None])).to_string();
+            assert!(error.contains("parameter 1 (p1) has 3 bytes"), "{error}");
+            whole_step(&mut reducer, place(rank), &[0, 1, 2]);
         }),
     ]
 }
