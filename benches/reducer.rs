@@ -1,7 +1,7 @@
 //! How long a step of gradients takes on two ranks, from the first mark to the last gradient written.
 //!
 //! `cargo bench --bench reducer -- [--set resnet50|mixed200|tiny] [--delay-us 0,50,200] [--view] [--fit] [--iters N]` prints a line of JSON
-//! for each delay, in the form of PyTorch's twin in `scripts/bench_reducer.py`, which runs both in turn and prints ratios. Without
+//! for each delay, for the comparison with PyTorch in `scripts/bench_reducer.py`, which runs both in turn and prints ratios. Without
 //! arguments it prints, for all sets: what a mark costs beside the copy, over copying the same bytes without a reducer.
 
 use bucketeer_comm::Backend;
@@ -180,7 +180,7 @@ impl Bench {
     }
 }
 
-/// What a mark costs beside the copy: many parameters of no bytes but a few, on one rank.
+/// What a mark costs beside the copy, on one rank.
 fn marks() {
     println!("{:24} {:>8} {:>12} {:>14}", "marks", "count", "ns a mark", "over one copy");
     for (name, elements) in [("of 16 bytes", 4u64), ("of 4 KiB", 1024)] {
@@ -194,8 +194,10 @@ fn marks() {
             for _ in 0..50 {
                 let step = reducer.step().unwrap();
                 let start = Instant::now();
-                (0..count).rev().for_each(|param| step.ready(param, &own).unwrap());
-                times.push(start.elapsed().as_secs_f64() * 1e9 / count as f64);
+                (1..count).rev().for_each(|param| step.ready(param, &own).unwrap());
+                times.push(start.elapsed().as_secs_f64() * 1e9 / (count - 1) as f64);
+                // The last one launches.
+                step.ready(0, &own).unwrap();
                 step.finish().unwrap();
             }
             median(&mut times)
@@ -236,6 +238,11 @@ fn main() {
         arguments.get(at + 1).cloned()
     };
     let has = |name: &str| arguments.iter().any(|argument| argument == name);
+    if let Some(set) = value("--sizes") {
+        // Elements of each, for the twin.
+        let sizes: Vec<String> = params(&set).iter().map(|param| param.elements().to_string()).collect();
+        return println!("{}", sizes.join(","));
+    }
     let Some(set) = value("--set") else { return marks() };
     let iters = value("--iters").map_or(20, |iters| iters.parse().expect("a number of iterations"));
     let world = value("--world").map_or(2, |world| world.parse().expect("a number of ranks"));

@@ -93,10 +93,9 @@ impl Marks {
         }
     }
 
+    /// Refuses in the name of the reducer, so that the other ranks are told why if the step is given up.
     fn refuse(&self, param: usize, reason: impl Into<String>) -> ReducerError {
-        let name = self.vars.get(param).map_or_else(String::new, |var| var.name.clone());
-        let param = Named { index: param, name };
-        ReducerError::Mark { rank: self.rank, step: self.marker.number(), param, reason: reason.into() }
+        self.marker.refuse(param, &reason.into())
     }
 
     /// The reducer's reason for an error of candle's, if a mark made it.

@@ -50,6 +50,12 @@ impl Reducer {
     pub fn reduce_all_within(&mut self, gradients: &mut [&mut [u8]], cap_bytes: u64) -> Result<(), ReducerError> {
         self.check_within(gradients)?;
         self.shared.check()?;
+        // Others wait for what is not launched here.
+        let reduced = self.reduce_within(gradients, cap_bytes);
+        reduced.map_err(|error| self.shared.fail(error, self.steps))
+    }
+
+    fn reduce_within(&mut self, gradients: &mut [&mut [u8]], cap_bytes: u64) -> Result<(), ReducerError> {
         self.release_memory()?;
         let shared = self.shared.clone();
         // Four buckets fit, so that copies and messages run side by side.
@@ -57,8 +63,7 @@ impl Reducer {
         let assignment = assignment.map_err(|error| ReducerError::Assign { rank: shared.rank(), error })?;
         let factors = FactorCell::of_ranks(&shared, shared.group.size()).get(&shared, self.steps)?;
         let failed = |bucket: usize, error| {
-            let error = shared.comm(self.steps, format!("bucket {bucket} of a bulk in little memory"), error);
-            shared.fail(error, self.steps)
+            shared.comm(self.steps, format!("bucket {bucket} of a bulk in little memory"), error)
         };
         let mut flights: VecDeque<(usize, Buffer, Work)> = VecDeque::new();
         let mut held_bytes = 0;

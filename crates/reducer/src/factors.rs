@@ -26,6 +26,7 @@ impl Factors {
     /// For a rank whose gradients count `weight` of `total`.
     fn new(shared: &Shared, weight: f64, total: f64) -> Self {
         let some = |factor: f64| (factor != 1.0).then_some(factor);
+        let total = if shared.options.scale == Scale::Sum { 1.0 } else { total };
         let sum = Reduction::Op(ReduceOp::Sum);
         let (hooked, divide) = (shared.hook.is_some(), shared.options.wire.map(|wire| wire.divide));
         let plain = Self { copy: None, reduction: sum, out: None, sparse: some(weight / total), divisor: total };
@@ -53,8 +54,7 @@ pub struct FactorCell {
 impl FactorCell {
     /// For the mean over `ranks`, or the sum.
     pub fn of_ranks(shared: &Shared, ranks: usize) -> Self {
-        let total = if shared.options.scale == Scale::Sum { 1.0 } else { ranks as f64 };
-        Self { known: OnceLock::from(Ok(Factors::new(shared, 1.0, total))), weight: 1.0, total: None }
+        Self { known: OnceLock::from(Ok(Factors::new(shared, 1.0, ranks as f64))), weight: 1.0, total: None }
     }
 
     /// For a total that is on its way.

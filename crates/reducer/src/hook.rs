@@ -65,7 +65,8 @@ impl HookBucket<'_> {
         self.layout
     }
 
-    /// Number of the step, from 0.
+    /// How many steps the group has reduced before, the same on all ranks: local steps and forwards alone do not count, and a
+    /// change of group begins again.
     #[must_use]
     pub const fn step(&self) -> u64 {
         self.step

@@ -120,8 +120,6 @@ pub struct Progress {
     failed: Option<ReducerError>,
     /// Slots of a graph that is being learned, which are scaled when no more marks come.
     scale_later: BTreeSet<usize>,
-    /// The last mark that was refused.
-    refused: Option<Arc<str>>,
     /// By bucket, since the start of the step; [`NEVER`] for what was not launched.
     launched_ns: Vec<u64>,
     /// When the wait for it ended.
@@ -154,6 +152,10 @@ pub struct InStep {
     /// Whether the step is over. Marks hold it to read.
     closed: RwLock<bool>,
     primed: OnceLock<Result<(), ReducerError>>,
+    /// The last mark that was refused.
+    refused: Mutex<Option<Arc<str>>>,
+    /// Reduced steps of the group before this one.
+    reduced: u64,
     pub progress: Mutex<Progress>,
 }
 
@@ -170,7 +172,7 @@ impl InStep {
     pub fn new(
         shared: Arc<Shared>,
         layout: Arc<Layout>,
-        number: u64,
+        (number, reduced): (u64, u64),
         graph: Graph,
         accumulated: Arc<Accumulated>,
         factors: FactorCell,
@@ -190,6 +192,8 @@ impl InStep {
             reordered: AtomicU64::new(0),
             closed: RwLock::new(false),
             primed: OnceLock::new(),
+            refused: Mutex::default(),
+            reduced,
             progress: Mutex::new(Progress {
                 flights,
                 launched_ns: never.clone(),
@@ -218,7 +222,7 @@ impl InStep {
     /// Notes a mark that was refused, for the error of a step that is given up after it.
     fn noted<T>(&self, result: Result<T, ReducerError>) -> Result<T, ReducerError> {
         if let Err(error @ ReducerError::Mark { .. }) = &result {
-            lock(&self.progress).refused = Some(error.to_string().into());
+            *lock(&self.refused) = Some(error.to_string().into());
         }
         result
     }
@@ -229,7 +233,7 @@ impl InStep {
     }
 
     fn factors(&self) -> Result<Factors, ReducerError> {
-        self.factors.get(&self.shared, self.number)
+        self.factors.get(&self.shared, self.number).map_err(|error| self.shared.fail(error, self.number))
     }
 
     /// Counts a parameter as ready; whether its bucket is complete with it.
@@ -246,10 +250,8 @@ impl InStep {
     /// Gives a step up that was not finished. Harmless if nothing was marked: a forward without a backward.
     pub fn give_up(&self) {
         *self.closed.write().unwrap_or_else(PoisonError::into_inner) = true;
-        let (failed, reason) = {
-            let progress = lock(&self.progress);
-            (progress.failed.is_some(), progress.refused.clone())
-        };
+        let failed = lock(&self.progress).failed.is_some();
+        let reason = lock(&self.refused).clone();
         let marked = self.marks.iter().any(|marks| marks.load(Ordering::Acquire) > 0);
         if !failed && (marked || reason.is_some()) {
             let error = ReducerError::GivenUp { rank: self.shared.rank(), step: self.number, reason };

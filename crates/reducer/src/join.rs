@@ -5,7 +5,7 @@
 
 use crate::error::ReducerError;
 use crate::factors::FactorCell;
-use crate::options::Scale;
+use crate::options::{Scale, Unused};
 use crate::reducer::Reducer;
 use crate::step::{LocalStep, Step};
 use crate::tensors::{Tensor, broadcast};
@@ -67,6 +67,11 @@ impl Reducer {
     /// [`ReducerError::Broken`].
     pub fn join(&mut self, options: JoinOptions) -> Result<Join<'_>, ReducerError> {
         self.shared.check()?;
+        if self.shared.options.unused == Unused::Skip {
+            let reason = "a rank without data uses nothing, so ranks cannot agree on what to skip: give another way for unused \
+                          parameters";
+            return Err(self.shared.invalid(reason));
+        }
         Ok(Join { reducer: self, options })
     }
 }
@@ -111,6 +116,11 @@ impl Join<'_> {
     /// As [`step`](Self::step).
     pub fn end(self, buffers: &mut [Tensor<'_>], tensors: &mut [Tensor<'_>]) -> Result<Joined, ReducerError> {
         let Self { reducer, options } = self;
+        if reducer.shared.options.scale == Scale::Weighted && reducer.accumulated.holds_local() {
+            let reason = "this rank has gradients of local steps and no samples for a step that reduces them: end with a reduced \
+                          step, or clear them";
+            return Err(reducer.shared.fail(reducer.shared.invalid(reason), reducer.steps));
+        }
         let mut shadowed_steps = 0;
         let mut rounds = 0u64;
         loop {

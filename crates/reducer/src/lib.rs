@@ -40,9 +40,39 @@
 //! # Ok::<(), bucketeer_comm::CommError>(())
 //! ```
 //!
-//! What types can stop does not compile: a second step while one runs, a mark on a finished step (a [`Marker`] that outlives
-//! it refuses), two ends of a step, gradients read while the next step runs. What they cannot stop is an error that names
-//! rank, step and parameter, in this step; see [`ReducerError`].
+//! What types can stop does not compile: a second step while one runs,
+//!
+//! ```compile_fail,E0499
+//! # fn two(reducer: &mut bucketeer_reducer::Reducer) -> Result<(), bucketeer_reducer::ReducerError> {
+//! let first = reducer.step()?;
+//! let second = reducer.step()?;
+//! first.finish()?;
+//! # second.finish().map(drop)
+//! # }
+//! ```
+//!
+//! a mark on a finished step, or its second end (a [`Marker`] that outlives it refuses),
+//!
+//! ```compile_fail,E0382
+//! # fn late(reducer: &mut bucketeer_reducer::Reducer) -> Result<(), bucketeer_reducer::ReducerError> {
+//! let step = reducer.step()?;
+//! step.finish()?;
+//! step.ready(0, &[0; 4])
+//! # }
+//! ```
+//!
+//! gradients read while the next step runs.
+//!
+//! ```compile_fail,E0499
+//! # fn read(reducer: &mut bucketeer_reducer::Reducer) -> Result<(), bucketeer_reducer::ReducerError> {
+//! let reduced = reducer.step()?.finish()?;
+//! let next = reducer.step()?;
+//! reduced.read(0)?;
+//! # next.finish().map(drop)
+//! # }
+//! ```
+//!
+//! What they cannot stop is an error that names rank, step and parameter, in this step; see [`ReducerError`].
 
 #![forbid(unsafe_code)]
 
@@ -91,3 +121,7 @@ pub use stats::{Averages, Stats};
 pub use step::{DoneBucket, LocalStep, Marker, Reduced, Step};
 pub use tensors::Tensor;
 pub use timeline::{BucketTimes, Timeline};
+
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

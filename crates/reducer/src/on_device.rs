@@ -100,7 +100,7 @@ impl DoneBucket<'_> {
     pub fn device(&self, param: usize) -> Result<DeviceBuffer, ReducerError> {
         let (shared, index) = (&self.step.shared, self.index());
         shared.expect_device()?;
-        if !self.params().any(|own| own == param) {
+        if !self.holds(param) {
             return Err(shared.invalid(format!("parameter {param} is not in bucket {index}")));
         }
         memory_of(&self.step.layout.places[param].slot).map_err(|reason| shared.device_failed(reason))

@@ -133,7 +133,8 @@ impl ReducerOptions {
 
     /// Caps of the buckets before the rebuild.
     pub(crate) fn initial_caps(&self) -> Vec<u64> {
-        let buckets = self.first_step == FirstStep::Buckets || (self.allows_unused() && !self.static_graph);
+        let buckets =
+            self.first_step == FirstStep::Buckets || !self.rebuilds() || (self.allows_unused() && !self.static_graph);
         match &self.caps {
             Caps::Bytes { .. } | Caps::Fit(_) if !buckets => vec![u64::MAX],
             caps => caps.list(),

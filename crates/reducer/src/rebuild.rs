@@ -23,7 +23,7 @@ impl Reducer {
 
     /// Makes the buckets again in the ready order of the first rank that has one: a rank that never had data has none.
     pub(crate) fn rebuild_if_due(&mut self) -> Result<(), ReducerError> {
-        self.take_memory()?;
+        self.take_memory().map_err(|error| self.shared.fail(error, self.steps))?;
         self.shared.arrive(false)?;
         if !self.is_due() {
             return self.fit_if_due();

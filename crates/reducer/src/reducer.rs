@@ -133,7 +133,8 @@ impl Reducer {
         if !agree(&shared, &describe(&assignment.buckets))? {
             assignment = share(&shared, Some(assignment), &caps, 0, 0)?.unwrap_or_default();
         }
-        let layout = Layout::new(&assignment, &shared.params, &shared.sent, shared.arena()?, 0);
+        let arena = shared.arena().map_err(|error| shared.fail(error, 0))?;
+        let layout = Layout::new(&assignment, &shared.params, &shared.sent, arena, 0);
         let layout = Arc::new(layout.map_err(|error| shared.buffer(error))?);
         let accumulated = Arc::new(Accumulated::new(shared.params.len()));
         let mut reducer = Self {
@@ -214,7 +215,7 @@ impl Reducer {
             (true, None, used) => Graph::Learning { used_somewhere: used.clone() },
         };
         let (shared, layout, accumulated) = (self.shared.clone(), self.layout.clone(), self.accumulated.clone());
-        InStep::new(shared, layout, self.steps, graph, accumulated, factors)
+        InStep::new(shared, layout, (self.steps, self.reduced), graph, accumulated, factors)
     }
 
     /// Takes part in a step of others, without gradients. What this rank knows of its own order and graph stays.
@@ -300,12 +301,13 @@ impl Reducer {
 
     /// Takes the memory again that was given back.
     pub(crate) fn take_memory(&mut self) -> Result<(), ReducerError> {
-        let Some(assignment) = self.released.take() else { return Ok(()) };
+        let Some(assignment) = &self.released else { return Ok(()) };
         let shared = &self.shared;
         let arena = shared.arena()?;
         let generation = self.layout.generation + 1;
-        let layout = Layout::new(&assignment, &shared.params, &shared.sent, arena, generation);
+        let layout = Layout::new(assignment, &shared.params, &shared.sent, arena, generation);
         self.layout = Arc::new(layout.map_err(|error| shared.buffer(error))?);
+        self.released = None;
         Ok(())
     }
 
@@ -341,12 +343,16 @@ impl Reducer {
 
     /// Goes on with another group, after ranks have left or come, or after a failure: all its ranks call this, and ranks that
     /// are new make a reducer on it. Buckets stay as the group's first rank has them for one step, and are made again.
-    /// Gradients of local steps are kept; what a static graph is, is learned again.
+    /// Gradients of local steps are kept, unless a step has failed, which may have used them up; what a static graph is, is learned
+    /// again.
     ///
     /// # Errors
     /// As [`new`](Self::new).
     pub fn change_group(&mut self, group: &Group) -> Result<(), ReducerError> {
         self.take_memory()?;
+        if self.shared.check().is_err() {
+            self.accumulated.clear();
+        }
         let Shared { backend, params, sent, options, hook, device: old, .. } = &*self.shared;
         let device = device_of(backend.as_ref(), group, old.is_some())?;
         if let (Some(device), Some(old)) = (&device, old) {
@@ -413,8 +419,9 @@ impl Reducer {
     /// [`ReducerError::Invalid`] for an index that no parameter has.
     pub fn slot(&self, param: usize) -> Result<Buffer, ReducerError> {
         let place = self.layout.places.get(param);
-        place.map(|place| place.slot.clone()).ok_or_else(|| {
-            self.shared.invalid(format!("there is no parameter {param}, only {}", self.shared.params.len()))
+        place.map(|place| place.slot.clone()).ok_or_else(|| match self.released {
+            Some(_) => self.shared.invalid("the memory of the gradients was given back; the next step takes it again"),
+            None => self.shared.invalid(format!("there is no parameter {param}, only {}", self.shared.params.len())),
         })
     }
 

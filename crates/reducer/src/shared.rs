@@ -189,6 +189,8 @@ impl Shared {
             return (**cause).clone();
         }
         let (own, asks) = match &error {
+            // Nothing was launched here, and others wait for it.
+            ReducerError::Comm { error, .. } if is_own(error) => (true, true),
             ReducerError::Comm { error, .. } => (false, error.culprits().is_empty() && !tells_both_sides(error)),
             _ => (true, true),
         };
@@ -226,6 +228,11 @@ impl Shared {
         };
         group.members().iter().copied().zip(records.iter().map(|record| read(record))).collect()
     }
+}
+
+/// Whether a call could not be made, which only this rank knows.
+const fn is_own(error: &CommError) -> bool {
+    matches!(error, CommError::Invalid { .. } | CommError::Buffer { .. })
 }
 
 /// Whether every rank gets this error with what the others have.

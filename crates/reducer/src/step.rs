@@ -215,12 +215,17 @@ impl DoneBucket<'_> {
         self.step.layout.buckets[self.bucket].layout.parts.iter().map(|part| part.param)
     }
 
+    /// Whether a parameter is in it.
+    pub(crate) fn holds(&self, param: usize) -> bool {
+        self.step.layout.places.get(param).is_some_and(|place| place.bucket == self.bucket)
+    }
+
     /// Copies a parameter's reduced gradient out, in its own dtype and order.
     ///
     /// # Errors
     /// [`ReducerError::Invalid`] for another bucket's, a sparse one, or a target of another length.
     pub fn copy_to(&self, param: usize, target: &mut [u8]) -> Result<(), ReducerError> {
-        if !self.params().any(|own| own == param) {
+        if !self.holds(param) {
             return Err(self.step.shared.invalid(format!("parameter {param} is not in bucket {}", self.bucket)));
         }
         let out = self.step.out()?;
@@ -311,7 +316,7 @@ impl Reduced<'_> {
     pub fn expect_slot(&self, param: usize, gradient: &Buffer) -> Result<(), ReducerError> {
         self.check(param)?;
         let Reducer { shared, layout, last, .. } = &*self.reducer;
-        if layout.places[param].slot == *gradient {
+        if layout.places[param].slot == *gradient && last.out.is_none() {
             return Ok(());
         }
         let (name, step) = (shared.params[param].name(), last.number);
@@ -417,6 +422,7 @@ impl<'r> LocalStep<'r> {
             return Err(self.refuse(param, format!("its bucket holds {wire}: give the gradient itself")));
         }
         accumulated.slots[param].store(true, Ordering::Relaxed);
+        accumulated.in_place.store(true, Ordering::Relaxed);
         Ok(())
     }
 

@@ -16,27 +16,27 @@ impl InStep {
     /// waits, bucket by bucket; `done` is called for each in order.
     pub fn finish(&self, mut done: impl FnMut(usize, &Progress)) -> Result<Ended, ReducerError> {
         *self.closed.write().unwrap_or_else(PoisonError::into_inner) = true;
-        self.primed.get_or_init(|| self.prime()).clone()?;
-        self.settle()?;
+        let settled = self.primed().and_then(|()| self.settle());
         let mut progress = lock(&self.progress);
         let now = self.start.elapsed();
-        let ended = self.end(&mut progress, now, &mut done);
+        let ended = settled.and_then(|()| self.end(&mut progress, now, &mut done));
         ended.map_err(|error| progress.failed.get_or_insert_with(|| self.shared.fail(error, self.number)).clone())
     }
 
     /// Takes part without gradients, but for what local steps left.
     pub fn shadow(&self) -> Result<Ended, ReducerError> {
         *self.closed.write().unwrap_or_else(PoisonError::into_inner) = true;
-        for param in 0..self.shared.params.len() {
+        let left_out = (0..self.shared.params.len()).try_for_each(|param| {
             self.leave_out(param)?;
             // A graph that is being learned is completed below.
             if !self.is_learning() {
                 self.completes(param);
             }
-        }
+            Ok(())
+        });
         let mut progress = lock(&self.progress);
         let now = self.start.elapsed();
-        let ended = self.end(&mut progress, now, &mut |_, _| {});
+        let ended = left_out.and_then(|()| self.end(&mut progress, now, &mut |_, _| {}));
         ended.map_err(|error| progress.failed.get_or_insert_with(|| self.shared.fail(error, self.number)).clone())
     }
 
@@ -71,10 +71,7 @@ impl InStep {
             return Ok(());
         }
         let params = missing.into_iter().map(|param| self.shared.named(param)).collect();
-        let error = ReducerError::Missing { rank: self.shared.rank(), step: self.number, params, way_out };
-        let error = self.shared.fail(error, self.number);
-        lock(&self.progress).failed = Some(error.clone());
-        Err(error)
+        Err(ReducerError::Missing { rank: self.shared.rank(), step: self.number, params, way_out })
     }
 
     pub(super) fn end(
@@ -102,6 +99,7 @@ impl InStep {
             true => self.read_map(progress)?,
             false => None,
         };
+        self.check_skipped(used_somewhere.as_deref())?;
         let count = self.layout.buckets.len();
         let (mut ended, mut stage) = (0, 0);
         while ended < count {
@@ -125,9 +123,25 @@ impl InStep {
         self.outcomes(progress, used_somewhere)
     }
 
+    /// Whether ranks agree on what is unused, where buckets of that are skipped: before any result is given out.
+    fn check_skipped(&self, used: Option<&[u32]>) -> Result<(), ReducerError> {
+        let ranks = self.shared.group.size() as u32;
+        let (Unused::Skip, Graph::Dynamic, Some(used)) = (self.shared.options.unused, &self.graph, used) else {
+            return Ok(());
+        };
+        match used.iter().position(|count| *count != 0 && *count != ranks) {
+            None => Ok(()),
+            Some(param) => {
+                let reason = format!("{} of {ranks} ranks used it; to skip it, all have to agree", used[param]);
+                Err(self.refuse(param, reason))
+            }
+        }
+    }
+
     /// Whether a parameter is unused here, so that results depend on the map.
     pub(super) fn early_map(&self) -> bool {
-        self.needs_map() && self.used.iter().any(|used| !used.load(Ordering::Relaxed))
+        let skips = self.shared.options.unused == Unused::Skip;
+        self.needs_map() && (skips || self.used.iter().any(|used| !used.load(Ordering::Relaxed)))
     }
 
     /// Waits for a stage of a bucket, if it is in that one, and begins the next.
@@ -166,7 +180,6 @@ impl InStep {
 
     /// What became of each parameter; puts back what is kept.
     pub(super) fn outcomes(&self, progress: &mut Progress, used: Option<Vec<u32>>) -> Result<Ended, ReducerError> {
-        let ranks = self.shared.group.size() as u32;
         let from_map = || used.as_ref().map(|used| used.iter().map(|count| *count > 0).collect::<Arc<[bool]>>());
         let used_somewhere = match &self.graph {
             Graph::Learned(learned) => Some(learned.used_somewhere.clone()),
@@ -181,12 +194,6 @@ impl InStep {
             })),
             _ => None,
         };
-        if let (Unused::Skip, Graph::Dynamic, Some(used)) = (self.shared.options.unused, &self.graph, &used)
-            && let Some(param) = used.iter().position(|count| *count != 0 && *count != ranks)
-        {
-            let reason = format!("{} of {ranks} ranks used it; to skip it, all have to agree", used[param]);
-            return Err(self.refuse(param, reason));
-        }
         let kept = |param: usize| {
             let here = self.used[param].load(Ordering::Relaxed);
             let somewhere = used_somewhere.as_ref().is_none_or(|used| used.get(param).copied().unwrap_or(true));

@@ -29,7 +29,9 @@ impl InStep {
             let bucket = progress.next;
             progress.next += 1;
             self.begin(progress, bucket)?;
-            progress.launched_ns[bucket] = now.as_nanos() as u64;
+            if !matches!(progress.flights[bucket], Flight::Skipped) {
+                progress.launched_ns[bucket] = now.as_nanos() as u64;
+            }
         }
         if progress.next == count && self.needs_map() && !progress.map_launched {
             self.launch_map(progress)?;
@@ -68,7 +70,12 @@ impl InStep {
     /// Launches the first stage of a bucket.
     pub(super) fn begin(&self, progress: &mut Progress, bucket: usize) -> Result<(), ReducerError> {
         let what = &self.layout.buckets[bucket];
-        let unused = |part: &Part| !self.used[part.param].load(Ordering::Relaxed);
+        // The same on all ranks: what no rank uses, by what each says of this step, or by the first step of a static graph.
+        let unused = |part: &Part| match &self.graph {
+            Graph::Dynamic => !self.used[part.param].load(Ordering::Relaxed),
+            Graph::Learning { .. } => false,
+            Graph::Learned(learned) => !learned.used_somewhere[part.param],
+        };
         if self.shared.options.unused == Unused::Skip && what.layout.parts.iter().all(unused) {
             progress.flights[bucket] = Flight::Skipped;
             return Ok(());
@@ -99,7 +106,7 @@ impl InStep {
         let what = &self.layout.buckets[bucket];
         let seen = HookBucket {
             layout: &what.layout,
-            step: self.number,
+            step: self.reduced,
             divisor: self.factors()?.divisor,
             buffer: &what.buffer,
             group: &self.shared.group,

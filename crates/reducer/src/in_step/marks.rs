@@ -24,16 +24,21 @@ impl InStep {
         body: impl FnOnce() -> Result<(), ReducerError>,
     ) -> Result<(), ReducerError> {
         let closed = self.closed.read().unwrap_or_else(PoisonError::into_inner);
+        if *closed {
+            return Err(self.refuse(param, "the step is over; begin another one before backward runs"));
+        }
         if param >= self.shared.params.len() {
             let count = self.shared.params.len();
             return self.noted(Err(self.refuse(param, format!("there are {count} parameters, from 0"))));
         }
-        if *closed {
-            return Err(self.refuse(param, "the step is over; begin another one before backward runs"));
-        }
-        let prime = || self.prime();
-        self.primed.get_or_init(prime).clone()?;
+        self.primed()?;
         self.noted(body())
+    }
+
+    /// Prepares the first mark. Where that fails the step does, on all ranks.
+    pub(super) fn primed(&self) -> Result<(), ReducerError> {
+        let prime = || self.prime().map_err(|error| self.shared.fail(error, self.number));
+        self.primed.get_or_init(prime).clone()
     }
 
     /// What is to be done before the first mark: parameters that a static graph does not use here are ready.
@@ -59,6 +64,11 @@ impl InStep {
                      marks it equally often, make the reducer with a static graph",
                 )),
             },
+            Graph::Learning { used_somewhere: Some(used) } if !used[param] => Err(self.refuse(
+                param,
+                "no rank used it in the first step, in which this one had no data. The graph has changed, so it is not \
+                 static: make the reducer without",
+            )),
             Graph::Learning { .. } => {
                 marks.fetch_add(1, Ordering::AcqRel);
                 Ok(Claim::Take)
@@ -123,6 +133,10 @@ impl InStep {
         let change = Change { from, to: self.shared.sent[param].dtype, factor: factors.copy };
         let slot = &self.layout.places[param].slot;
         let mut target = slot.write().map_err(|error| self.refuse_buffer(param, &error))?;
+        if self.is_learning() {
+            // The last of several marks counts, whichever way it comes.
+            lock(&self.progress).scale_later.remove(&param);
+        }
         if !self.accumulated.has(param) {
             change.put(bytes, &mut target);
             return Ok(());

@@ -225,5 +225,83 @@ pub fn cases() -> Vec<Case> {
             }
             whole_step(&mut reducer, place(rank), &(0..100).collect::<Vec<_>>());
         }),
+        case("sums_stay_sums_whoever_has_data_sparse_ones_too", 2, |rank| {
+            let params = vec![Param::new("rows", &[4, 1], DType::F32).sparse(), Param::new("w", &[1], DType::F32)];
+            let mut reducer = make(rank, params, ReducerOptions { scale: Scale::Sum, ..ReducerOptions::default() });
+            let mut join = reducer.join(JoinOptions { divide: JoinDivide::ByLive, ..JoinOptions::default() }).unwrap();
+            for number in 0..=place(rank) {
+                let step = join.step(&mut []).unwrap();
+                step.ready(1, &f32s(&[3.0])).unwrap();
+                step.ready_sparse(0, &[2], &f32s(&[3.0])).unwrap();
+                let reduced = step.finish().unwrap();
+                let wanted = if number == 0 { 6.0 } else { 3.0 };
+                assert_eq!(read(&reduced, 1, 1), Some(vec![wanted]));
+                assert_eq!(numbers(&reduced.sparse(0).unwrap().values), [wanted]);
+            }
+            join.end(&mut [], &mut []).unwrap();
+        }),
+        case("a_static_graph_refuses_what_no_rank_used_while_this_one_had_no_data", 2, |rank| {
+            let mut reducer = make(rank, pairs(2), ReducerOptions { static_graph: true, ..ReducerOptions::default() });
+            let mut join = reducer.join(JoinOptions::default()).unwrap();
+            if place(rank) == 0 {
+                let step = join.step(&mut []).unwrap();
+                mark(&step, 0, &[0]);
+                step.finish().unwrap();
+            }
+            join.end(&mut [], &mut []).unwrap();
+            rank.settle();
+            let step = reducer.step().unwrap();
+            let marked = step.ready(0, &gradient(place(rank), 0, 2));
+            let text = match (marked, place(rank)) {
+                (Ok(()), 1) => {
+                    let text = error_of(step.ready(1, &gradient(1, 1, 2))).to_string();
+                    drop(step);
+                    text
+                }
+                (Ok(()), _) => error_of(step.finish()).to_string(),
+                (Err(error), _) => error.to_string(),
+            };
+            assert!(text.contains("rank 1") && text.contains("parameter 1 (p1)"), "{text}");
+            assert!(text.contains("no rank used it in the first step"), "{text}");
+        }),
+        case("hooks_count_reduced_steps_whatever_each_rank_does_between", 2, |rank| {
+            let power = bucketeer_reducer::hooks::PowerSgdOptions { start_step: 2, ..Default::default() };
+            let hook = bucketeer_reducer::hooks::PowerSgd::new(power).unwrap();
+            let params = vec![Param::new("m", &[12, 12], DType::F32)];
+            let mut reducer = super::make_with(rank, params, ReducerOptions::default(), hook);
+            for _ in 0..4 {
+                for _ in 0..place(rank) {
+                    reducer.local_step().unwrap().ready(0, &gradient(0, 0, 144)).unwrap();
+                    drop(reducer.step().unwrap());
+                }
+                let step = reducer.step().unwrap();
+                step.ready(0, &gradient(place(rank), 0, 144)).unwrap();
+                step.finish().unwrap();
+            }
+            assert_eq!(reducer.stats().reduced_steps, 4);
+        }),
+        case("what_a_failed_step_may_have_used_up_is_not_counted_again", 2, |rank| {
+            let mut reducer = make(rank, pairs(1), ReducerOptions::default());
+            reducer.local_step().unwrap().ready(0, &f32s(&[64.0, 64.0])).unwrap();
+            rank.settle();
+            let step = reducer.step().unwrap();
+            if place(rank) == 0 {
+                let _ = step.ready(0, &f32s(&[1.0, 1.0]));
+            }
+            // Rank 1 forgets it.
+            error_of(step.finish());
+            reducer.change_group(&rank.again("whole")).unwrap();
+            let reduced = whole_step(&mut reducer, place(rank), &[0]);
+            assert_eq!(read(&reduced, 0, 2), Some(mean(2, 0, 2)));
+        }),
+        case("gradients_of_local_steps_are_not_weighted_away_when_a_rank_runs_out", 2, |rank| {
+            let mut reducer =
+                make(rank, pairs(1), ReducerOptions { scale: Scale::Weighted, ..ReducerOptions::default() });
+            rank.settle();
+            let mut join = reducer.join(JoinOptions::default()).unwrap();
+            join.local_step(&mut []).unwrap().ready(0, &f32s(&[1.0, 1.0])).unwrap();
+            let text = error_of(join.end(&mut [], &mut [])).to_string();
+            assert!(text.contains("gradients of local steps and no samples"), "{text}");
+        }),
     ]
 }

@@ -77,6 +77,19 @@ pub fn cases() -> Vec<Case> {
             let reduced = step.finish().unwrap();
             (0..2).for_each(|param| assert_eq!(read(&reduced, param, 2), Some(mean(2, param, 2))));
         }),
+        case("a_slot_that_is_held_while_its_bucket_is_launched_fails_the_step_on_all_ranks", 2, |rank| {
+            let mut reducer = make(rank, pairs(2), one_by_one());
+            rank.settle();
+            let step = reducer.step().unwrap();
+            let held = (place(rank) == 1).then(|| step.slot(1).unwrap().read().unwrap());
+            let marked = step.ready_in_place(1).and_then(|()| step.ready(0, &gradient(place(rank), 0, 2)));
+            let text = match marked {
+                Err(error) => error.to_string(),
+                Ok(()) => error_of(step.finish()).to_string(),
+            };
+            drop(held);
+            assert!(text.contains("rank 1") && text.contains("are in use by a guard on the host"), "{text}");
+        }),
         case("red_09_a_mark_outside_of_a_step_is_refused_and_nothing_stays_local", 2, |rank| {
             let mut reducer = make(rank, pairs(2), ReducerOptions::default());
             let step = reducer.step().unwrap();

@@ -110,5 +110,40 @@ pub fn cases() -> Vec<Case> {
             let text = error_of(step.ready(1, &gradient(0, 1, 2))).to_string();
             assert!(text.contains("parameter 1 (p1)") && text.contains("was 0 times in the first"), "{text}");
         }),
+        case("a_guard_that_is_kept_on_an_unused_slot_fails_the_step_on_all_ranks", 2, |rank| {
+            let mut reducer = make(rank, pairs(2), with(Unused::Average));
+            let held = whole_step(&mut reducer, place(rank), &[1, 0]).read(0).unwrap();
+            rank.settle();
+            let held = held.filter(|_| place(rank) == 1);
+            let step = reducer.step().unwrap();
+            // The other rank may have failed before.
+            let marked = step.ready(1, &gradient(place(rank), 1, 2));
+            let error = match marked {
+                Ok(()) => error_of(step.finish()),
+                Err(error) => {
+                    drop(step);
+                    error
+                }
+            };
+            drop(held);
+            let text = error.to_string();
+            assert!(text.contains("rank 1") && text.contains("parameter 0 (p0)"), "{text}");
+            assert!(matches!(error_of(reducer.step()), bucketeer_reducer::ReducerError::Broken { .. }));
+        }),
+        case("a_static_graph_skips_what_no_rank_uses_and_nothing_else", 2, |rank| {
+            let options = ReducerOptions { static_graph: true, ..with(Unused::Skip) };
+            let (mut reducer, recorder) = make_recorded(rank, pairs(3), options);
+            for number in 0..4 {
+                recorder.take();
+                // Each rank uses one, and neither the third.
+                let reduced = whole_step(&mut reducer, place(rank), &[place(rank)]);
+                assert!(reduced.is_kept(2), "step {number}");
+                let half = |owner: usize| numbers(&gradient(owner, owner, 2)).iter().map(|value| value / 2.0).collect();
+                (0..2).for_each(|param| assert_eq!(read(&reduced, param, 2), Some(half(param)), "step {number}"));
+            }
+            let launches = recorder.take();
+            assert_eq!(launches.iter().filter(|call| call.starts_with("all_reduce:f32")).count(), 2, "{launches:?}");
+            assert!(reducer.join(bucketeer_reducer::JoinOptions::default()).is_err());
+        }),
     ]
 }
