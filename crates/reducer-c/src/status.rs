@@ -110,7 +110,7 @@ impl From<ReducerError> for Failure {
             ReducerError::Elsewhere { .. } => BucketeerStatus::Elsewhere,
             ReducerError::RanOut { .. } => BucketeerStatus::RanOut,
             ReducerError::Broken { .. } => BucketeerStatus::Broken,
-            ReducerError::Buffer { .. } => BucketeerStatus::Memory,
+            ReducerError::Buffer { .. } | ReducerError::Device { .. } => BucketeerStatus::Memory,
         };
         let culprits = error.culprits().into_iter().map(|rank| rank.0).collect();
         Self { status, text: error.to_string(), culprits }
