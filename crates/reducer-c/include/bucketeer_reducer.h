@@ -520,24 +520,22 @@ BucketeerStatus bucketeer_reducer_finish(BucketeerReducer *reducer);
 // a local step was given stays.
 BucketeerStatus bucketeer_reducer_give_up(BucketeerReducer *reducer);
 
-// Writes how many buckets there are. Between steps; results can no longer be read afterwards.
+// Writes how many buckets there are. Between steps.
 BucketeerStatus bucketeer_reducer_bucket_count(BucketeerReducer *reducer, size_t *count);
 
 // Describes a bucket, by its place in the order of launches, and writes at most `capacity` indices of its parameters to `params`,
-// which may be null if that is 0, in the order in which they lie. Between steps; results can no longer be read afterwards.
+// which may be null if that is 0, in the order in which they lie. Between steps.
 BucketeerStatus bucketeer_reducer_bucket(BucketeerReducer *reducer,
                                          size_t index,
                                          BucketeerBucket *bucket,
                                          size_t *params,
                                          size_t capacity);
 
-// Writes the generation of the buckets, which is counted up each time they are made again. Between steps; results can no longer be
-// read afterwards.
-BucketeerStatus bucketeer_reducer_generation(BucketeerReducer *reducer,
-                                             uint64_t *generation);
+// Writes the generation of the buckets, which is counted up each time they are made again. Between steps.
+BucketeerStatus bucketeer_reducer_generation(BucketeerReducer *reducer, uint64_t *generation);
 
 // Tells when what happened in the last step that was reduced; BUCKETEER_STATUS_STATE if there was none. Fields that this library does
-// not know are left alone. Between steps; results can no longer be read afterwards.
+// not know are left alone. Between steps.
 BucketeerStatus bucketeer_reducer_timeline(BucketeerReducer *reducer,
                                            BucketeerTimeline *timeline);
 

@@ -255,7 +255,7 @@ pub extern "C" fn bucketeer_reducer_give_up(reducer: *mut BucketeerReducer) -> B
     call(|| table::get::<Shared>(reducer)?.give_up("bucketeer_reducer_give_up"))
 }
 
-/// Writes how many buckets there are. Between steps; results can no longer be read afterwards.
+/// Writes how many buckets there are. Between steps.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bucketeer_reducer_bucket_count(
     reducer: *mut BucketeerReducer,
@@ -264,14 +264,14 @@ pub unsafe extern "C" fn bucketeer_reducer_bucket_count(
     call(|| {
         raw::check_out(count, "count")?;
         let shared = table::get::<Shared>(reducer)?;
-        let buckets = shared.between("bucketeer_reducer_bucket_count", |reducer| Ok(reducer.buckets().len()))?;
+        let buckets = shared.ask("bucketeer_reducer_bucket_count", |reducer| Ok(reducer.buckets().len()))?;
         // SAFETY: the caller's pointers are as the crate's docs ask for.
         unsafe { raw::give(buckets, (count, "count")) }
     })
 }
 
 /// Describes a bucket, by its place in the order of launches, and writes at most `capacity` indices of its parameters to `params`,
-/// which may be null if that is 0, in the order in which they lie. Between steps; results can no longer be read afterwards.
+/// which may be null if that is 0, in the order in which they lie. Between steps.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bucketeer_reducer_bucket(
     reducer: *mut BucketeerReducer,
@@ -283,7 +283,7 @@ pub unsafe extern "C" fn bucketeer_reducer_bucket(
     call(|| {
         raw::check_out(bucket, "bucket")?;
         let shared = table::get::<Shared>(reducer)?;
-        let buckets = shared.between("bucketeer_reducer_bucket", |reducer| Ok(reducer.buckets()))?;
+        let buckets = shared.ask("bucketeer_reducer_bucket", |reducer| Ok(reducer.buckets()))?;
         let missing = || Failure::argument(format!("there is no bucket {index}, only {}", buckets.len()));
         let info = buckets.get(index).ok_or_else(missing)?;
         let told = BucketeerBucket {
@@ -301,8 +301,7 @@ pub unsafe extern "C" fn bucketeer_reducer_bucket(
     })
 }
 
-/// Writes the generation of the buckets, which is counted up each time they are made again. Between steps; results can no longer be
-/// read afterwards.
+/// Writes the generation of the buckets, which is counted up each time they are made again. Between steps.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bucketeer_reducer_generation(
     reducer: *mut BucketeerReducer,
@@ -311,14 +310,14 @@ pub unsafe extern "C" fn bucketeer_reducer_generation(
     call(|| {
         raw::check_out(generation, "generation")?;
         let shared = table::get::<Shared>(reducer)?;
-        let number = shared.between("bucketeer_reducer_generation", |reducer| Ok(reducer.generation()))?;
+        let number = shared.ask("bucketeer_reducer_generation", |reducer| Ok(reducer.generation()))?;
         // SAFETY: the caller's pointers are as the crate's docs ask for.
         unsafe { raw::give(number, (generation, "generation")) }
     })
 }
 
 /// Tells when what happened in the last step that was reduced; BUCKETEER_STATUS_STATE if there was none. Fields that this library does
-/// not know are left alone. Between steps; results can no longer be read afterwards.
+/// not know are left alone. Between steps.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bucketeer_reducer_timeline(
     reducer: *mut BucketeerReducer,
@@ -327,7 +326,7 @@ pub unsafe extern "C" fn bucketeer_reducer_timeline(
     call(|| {
         raw::check_out(timeline, "timeline")?;
         let shared = table::get::<Shared>(reducer)?;
-        let told = shared.between("bucketeer_reducer_timeline", |reducer| {
+        let told = shared.ask("bucketeer_reducer_timeline", |reducer| {
             reducer.timeline().map(times).ok_or_else(|| Failure::state("no step was reduced so far"))
         })?;
         // SAFETY: the caller's pointers are as the crate's docs ask for.

@@ -116,10 +116,7 @@ fn no_step() -> Failure {
 }
 
 fn no_results() -> Failure {
-    Failure::state(
-        "there are no results to read: a step has to be finished, and reading buckets, times or the generation, or beginning \
-         another step, ends them",
-    )
+    Failure::state("there are no results to read: a step has to be finished, and beginning another one ends them")
 }
 
 /// Why the state cannot be changed.
@@ -183,7 +180,6 @@ impl Shared {
     }
 
     /// Does something with a reducer that is between steps.
-    // A reducer's own loans do not show its buckets and times. Once they do, calls that only ask need no longer end the results.
     pub fn between<T>(
         &self,
         call: &'static str,
@@ -193,6 +189,18 @@ impl Shared {
         let done = body(&mut reducer);
         turn.put(State::Idle(reducer));
         done
+    }
+
+    /// Asks a reducer that is between steps. What could be read of the last one still can be.
+    pub fn ask<T>(&self, call: &'static str, body: impl FnOnce(&Reducer) -> Result<T, Failure>) -> Result<T, Failure> {
+        match &*self.read() {
+            State::Idle(reducer) => body(reducer),
+            State::Reduced { lent, .. } => lent.with_dependent(|_, part| match part {
+                Part::Reduced(reduced) => body(reduced.reducer()),
+                _ => Err(no_results()),
+            }),
+            state => Err(refuse(state, call)),
+        }
     }
 
     /// Begins a step; its number.

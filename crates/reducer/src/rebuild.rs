@@ -14,6 +14,9 @@ use std::time::Duration;
 /// How long gradients on a device may take to move to other slots, if options give no timeout: as long as a collective.
 const MOVE_LIMIT: Duration = Duration::from_secs(600);
 
+/// What another rank sent is no assignment.
+const NOT_OURS: &str = "the buckets that came from another rank do not hold each parameter once";
+
 impl Reducer {
     /// Whether the next reduced step makes the buckets again.
     fn is_due(&self) -> bool {
@@ -134,11 +137,15 @@ pub fn share(
     let mut rest = &list[..params];
     let mut buckets = Vec::with_capacity(count);
     for size in sizes {
-        let Some((bucket, others)) = usize::try_from(size).ok().and_then(|size| rest.split_at_checked(size)) else {
-            return Err(shared.invalid("the buckets that came from another rank are not of these parameters"));
-        };
+        let cut = usize::try_from(size).ok().and_then(|size| rest.split_at_checked(size));
+        let (bucket, others) = cut.ok_or_else(|| shared.invalid(NOT_OURS))?;
         rest = others;
-        buckets.push(bucket.iter().map(|index| *index as usize).collect());
+        buckets.push(bucket.iter().map(|index| *index as usize).collect::<Vec<_>>());
+    }
+    let mut all = buckets.concat();
+    all.sort_unstable();
+    if !all.into_iter().eq(0..params) {
+        return Err(shared.invalid(NOT_OURS));
     }
     let limits_bytes = limits(shared, &buckets, caps);
     Ok(Some(Assignment { buckets, limits_bytes }))

@@ -64,7 +64,7 @@ impl Recording {
         let (mut first, mut rest) = (1 << 20, 25 << 20);
         for (key, value) in given {
             match &**key {
-                "bucket_cap_bytes" => {
+                key if key.starts_with("bucket_cap") && key.ends_with("bytes") => {
                     options.caps = match value.as_array() {
                         Some(list) => Caps::List(list.iter().map(number).collect()),
                         None => Caps::bytes(number(value)),

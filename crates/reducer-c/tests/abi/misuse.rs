@@ -131,7 +131,11 @@ fn a_mark_on_a_finished_step_is_refused_and_results_stay() {
     // SAFETY: see the head of this file.
     assert_ok(unsafe { c::bucketeer_reducer_bucket_count(alone.reducer, &mut count) });
     assert_eq!(count, 1);
+    // To ask ends nothing; another step does.
+    assert_ok(alone.copy_out(0, 8));
+    assert_ok(alone.begin());
     assert_fails(alone.copy_out(0, 8), Status::State, "there are no results to read");
+    assert_ok(c::bucketeer_reducer_give_up(alone.reducer));
     alone.free();
 }
 
