@@ -63,7 +63,11 @@ impl Plan {
     fn draw(seed: u64) -> Self {
         let mut random = Random::new(seed);
         let mut draw = |most: u64| random.below(most + 1);
-        let fault = FAULTS[(seed % 8) as usize];
+        // A rank that stalls takes time, and others have to be sure that it does.
+        let fault = match FAULTS[(seed % 8) as usize] {
+            Fault::Stalls if seed % 32 != 1 => Fault::Dies,
+            fault => fault,
+        };
         let ranks = 2 + draw(2) as usize;
         let params = 1 + draw(5) as usize;
         let hook = if fault == Fault::HookFails { Some(0) } else { (draw(2) == 0).then(|| draw(2)) };
@@ -88,7 +92,7 @@ impl Plan {
     fn hook(&self) -> Option<FaultHook> {
         let action = match self.fault {
             Fault::Dies => Action::Kill,
-            Fault::Stalls => Action::Stall(Duration::from_millis(250)),
+            Fault::Stalls => Action::Stall(Duration::from_millis(1200)),
             _ => return None,
         };
         let (culprit, point, launches) = (GlobalRank(self.culprit as u32), self.point, AtomicU64::new(0));
@@ -194,7 +198,7 @@ fn names(error: &ReducerError, culprit: usize) -> bool {
 
 fn check(seed: u64) {
     let plan = Plan::draw(seed);
-    let timeout = Duration::from_millis(if plan.fault == Fault::Stalls { 100 } else { 20_000 });
+    let timeout = Duration::from_millis(if plan.fault == Fault::Stalls { 600 } else { 20_000 });
     let options = LocalOptions { timeout, hook: plan.hook(), pin: false, ..LocalOptions::default() };
     let start = Instant::now();
     let ends = run(plan.ranks as u32, options, |rank| play(&plan, Arc::new(rank))).unwrap();

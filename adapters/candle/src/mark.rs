@@ -74,9 +74,8 @@ impl Marks {
 
     fn try_mark(&self, param: usize, gradient: &Tensor) -> std::result::Result<(), ReducerError> {
         let var = &self.vars[param].var;
-        if (gradient.shape(), gradient.dtype()) != (var.shape(), var.dtype()) {
-            let of = |tensor: &Tensor| format!("{} {:?}", tensor.dtype().as_str(), tensor.dims());
-            return Err(self.refuse(param, format!("its gradient is {}; it is {}", of(gradient), of(var))));
+        if let Some(reason) = values::differs(gradient, var) {
+            return Err(self.refuse(param, reason));
         }
         let again = self.marked[param].swap(true, Ordering::AcqRel);
         if again && self.counts {

@@ -146,6 +146,12 @@ impl Reducer {
     pub fn accumulate(&mut self, gradients: &GradStore) -> Result<(), Error> {
         self.check_map()?;
         let (rank, vars) = (self.rank, self.vars.clone());
+        for Variable { name, var } in vars.iter() {
+            let wrong = gradients.get(var).and_then(|gradient| values::differs(gradient, var));
+            if let Some(reason) = wrong {
+                return Err(ReducerError::Invalid { rank, reason: format!("variable `{name}`: {reason}") }.into());
+            }
+        }
         let step = self.inner.local_step()?;
         for (param, Variable { name, var }) in vars.iter().enumerate() {
             let Some(gradient) = gradients.get(var) else { continue };
@@ -159,23 +165,24 @@ impl Reducer {
         Ok(())
     }
 
-    /// Variables that were made later would not be trained together.
+    /// Variables that were made later, or put into the place of others, would not be trained together.
     fn check_map(&self) -> Result<(), ReducerError> {
-        let count = self.map.data().lock().map_or_else(|poisoned| poisoned.into_inner().len(), |map| map.len());
-        if count == self.vars.len() {
+        let now = by_name(&self.map);
+        let is_ours = |variable: &Variable| {
+            let ours = self.vars.binary_search_by(|var| var.name.cmp(&variable.name)).ok();
+            ours.is_some_and(|at| self.vars[at].var.id() == variable.var.id())
+        };
+        let (count, had) = (now.len(), self.vars.len());
+        let new: Vec<String> = now.iter().filter(|now| !is_ours(now)).map(|var| format!("`{}`", var.name)).collect();
+        if count == had && new.is_empty() {
             return Ok(());
         }
-        let (rank, had) = (self.rank, self.vars.len());
-        let new: Vec<String> = by_name(&self.map)
-            .into_iter()
-            .filter(|now| self.vars.binary_search_by(|var| var.name.cmp(&now.name)).is_err())
-            .map(|var| format!("`{}`", var.name))
-            .collect();
         let reason = format!(
-            "the map has {count} variables, and had {had} when the reducer was made; new: {}. Make the reducer when all are there",
+            "the map has {count} variables, and had {had} when the reducer was made; new or replaced: {}. Make the reducer \
+             when all are there",
             new.join(", ")
         );
-        Err(ReducerError::Invalid { rank, reason })
+        Err(ReducerError::Invalid { rank: self.rank, reason })
     }
 
     /// Goes on with another group; see [`bucketeer_reducer::Reducer::change_group`].

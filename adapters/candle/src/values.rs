@@ -93,3 +93,10 @@ pub fn filled<E: From<candle_core::Error>>(
         other => Err(candle_core::Error::msg(format!("gradients of {} are not reduced", other.as_str())).into()),
     }
 }
+
+/// How a gradient is not one of a variable, if it is not.
+pub fn differs(gradient: &Tensor, var: &Tensor) -> Option<String> {
+    let of = |tensor: &Tensor| format!("{} {:?}", tensor.dtype().as_str(), tensor.dims());
+    let same = (gradient.shape(), gradient.dtype()) == (var.shape(), var.dtype());
+    (!same).then(|| format!("its gradient is {}; it is {}", of(gradient), of(var)))
+}

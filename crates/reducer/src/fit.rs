@@ -30,7 +30,8 @@ const LARGEST_BYTES: u64 = 64 << 20;
 /// How often each is timed; the shortest counts.
 const REPEATS: usize = 3;
 
-/// How sizes of buckets are planned.
+/// How sizes of buckets are planned. Times are those of marks, on the host: on a device, where marks may run ahead of gradients, a
+/// plan is no better than that.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fit {
     /// How long an all-reduce takes, if that is known: from a profile. Else messages are timed on all ranks, once, which takes
@@ -53,7 +54,7 @@ pub struct FitReport {
     pub cost: MessageCost,
     /// How long messages were expected to go on after the last gradient.
     pub expected_exposed: Duration,
-    /// How long they did, in the mean of the steps since; none before the first.
+    /// How long they did, in the mean of the steps since that were waited for; none before the first.
     pub measured_exposed: Option<Duration>,
     /// Steps since.
     pub steps: u32,
@@ -127,6 +128,10 @@ impl Fitting {
     /// Adds a step.
     pub fn add(&mut self, timeline: &Timeline) {
         if let Some(report) = &mut self.report {
+            if timeline.buckets.iter().any(|bucket| bucket.launched.is_some() && bucket.done.is_none()) {
+                // Nobody waited, so nothing is known.
+                return;
+            }
             report.steps += 1;
             self.exposed += timeline.exposed();
             report.measured_exposed = self.exposed.checked_div(report.steps);
@@ -178,7 +183,10 @@ impl Reducer {
         let decides = shared.group.rank().0 == 0 && self.fitting.steps > 0;
         let own = decides.then(|| {
             let ready_ns = self.fitting.mean_ready_ns();
-            let plan = plan(&items(&shared.params, shared.options.wire.map(|wire| wire.dtype)), &ready_ns, &cost);
+            let mut items = items(&shared.params, shared.options.wire.map(|wire| wire.dtype));
+            // What is sent counts.
+            items.iter_mut().zip(shared.sent.iter()).for_each(|(item, sent)| item.bytes = sent.bytes());
+            let plan = plan(&items, &ready_ns, &cost);
             let last = ready_ns.iter().copied().max().unwrap_or(0);
             let expected_exposed = Duration::from_nanos(plan.end_ns.saturating_sub(last));
             let report = FitReport { cost: cost.clone(), expected_exposed, measured_exposed: None, steps: 0 };

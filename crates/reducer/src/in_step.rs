@@ -156,6 +156,8 @@ pub struct InStep {
     refused: Mutex<Option<Arc<str>>>,
     /// Reduced steps of the group before this one.
     reduced: u64,
+    /// Whether other ranks know that this step comes.
+    announced: AtomicBool,
     pub progress: Mutex<Progress>,
 }
 
@@ -194,6 +196,7 @@ impl InStep {
             primed: OnceLock::new(),
             refused: Mutex::default(),
             reduced,
+            announced: AtomicBool::new(false),
             progress: Mutex::new(Progress {
                 flights,
                 launched_ns: never.clone(),
@@ -247,13 +250,19 @@ impl InStep {
         Ok(self.factors()?.out)
     }
 
-    /// Gives a step up that was not finished. Harmless if nothing was marked: a forward without a backward.
+    /// Notes that ranks have told one another of the step, so that it cannot be left out.
+    pub fn announce(&self) {
+        self.announced.store(true, Ordering::Release);
+    }
+
+    /// Gives a step up that was not finished. Harmless if nothing was marked and no other rank knows of it: a forward without a
+    /// backward.
     pub fn give_up(&self) {
         *self.closed.write().unwrap_or_else(PoisonError::into_inner) = true;
         let failed = lock(&self.progress).failed.is_some();
         let reason = lock(&self.refused).clone();
         let marked = self.marks.iter().any(|marks| marks.load(Ordering::Acquire) > 0);
-        if !failed && (marked || reason.is_some()) {
+        if !failed && (marked || reason.is_some() || self.announced.load(Ordering::Acquire)) {
             let error = ReducerError::GivenUp { rank: self.shared.rank(), step: self.number, reason };
             self.shared.fail(error, self.number);
         }

@@ -77,7 +77,7 @@ impl Reducer {
 }
 
 impl Join<'_> {
-    /// A step whose gradients are reduced. `buffers` are tensors of the model that all ranks are to have from the last rank with
+    /// A step whose gradients are reduced, which has to be finished. `buffers` are tensors of the model that all ranks are to have from the last rank with
     /// data; none if each keeps its own.
     ///
     /// # Errors
@@ -100,7 +100,8 @@ impl Join<'_> {
         self.begin(live, Some(samples))
     }
 
-    /// A step whose gradients are kept here; see [`Reducer::local_step`]. Ranks without data learn that nothing is reduced.
+    /// A step whose gradients are kept here; see [`Reducer::local_step`]. Ranks without data learn that nothing is reduced, so in a
+    /// join all ranks with data keep a step local, or none.
     ///
     /// # Errors
     /// As [`step`](Self::step).
@@ -180,7 +181,7 @@ impl Join<'_> {
             (None, JoinDivide::ByLive) => FactorCell::pending(1.0, live.0, live.1, DType::F32),
             (None, JoinDivide::ByWorld) => FactorCell::of_ranks(&self.reducer.shared, self.reducer.shared.group.size()),
         };
-        Ok(self.reducer.begin(factors))
+        Ok(self.reducer.begin(factors).announced())
     }
 }
 

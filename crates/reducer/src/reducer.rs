@@ -42,6 +42,8 @@ pub struct Reducer {
     /// Reduced steps since.
     pub(crate) since_rebuild: u64,
     pub(crate) fitting: Fitting,
+    /// A failure of a step that nobody waited for, found when the group changed.
+    late: Option<String>,
     /// This rank's ready order, if it had a step to see it in.
     pub(crate) order: Option<Vec<usize>>,
     /// The buckets, while their memory is given back.
@@ -146,6 +148,7 @@ impl Reducer {
             rebuilt: false,
             since_rebuild: 0,
             fitting: Fitting::default(),
+            late: None,
             order: None,
             released: None,
             learned: None,
@@ -183,7 +186,7 @@ impl Reducer {
         self.shared.check()?;
         self.rebuild_if_due()?;
         let factors = self.weights(samples)?;
-        Ok(self.begin(factors))
+        Ok(self.begin(factors).announced())
     }
 
     pub(crate) fn check_weight(&self, samples: f64) -> Result<(), ReducerError> {
@@ -317,6 +320,7 @@ impl Reducer {
     /// # Errors
     /// As [`new`](Self::new); [`ReducerError::Invalid`] while local steps keep something.
     pub fn set_wire(&mut self, wire: Option<Wire>) -> Result<(), ReducerError> {
+        self.shared.arrive(true)?;
         self.shared.check()?;
         if self.accumulated.holds_local() {
             return Err(self.shared.invalid("local steps have left gradients: reduce them, or clear them, before"));
@@ -349,14 +353,23 @@ impl Reducer {
     /// # Errors
     /// As [`new`](Self::new).
     pub fn change_group(&mut self, group: &Group) -> Result<(), ReducerError> {
-        self.take_memory()?;
+        // Calls of a step that nobody waited for.
+        let late = self.shared.arrive(true).err().map(|error| error.to_string());
+        self.late = late.or(self.late.take());
         if self.shared.check().is_err() {
             self.accumulated.clear();
         }
+        // Others wait for what is not launched here.
+        let given_up = |shared: &Shared, error| {
+            shared.backend.abort(group);
+            error
+        };
+        self.take_memory().map_err(|error| given_up(&self.shared, error))?;
         let Shared { backend, params, sent, options, hook, device: old, .. } = &*self.shared;
         let device = device_of(backend.as_ref(), group, old.is_some())?;
         if let (Some(device), Some(old)) = (&device, old) {
-            device.follow(old).map_err(|reason| self.shared.device_failed(reason))?;
+            let followed = device.follow(old).map_err(|reason| self.shared.device_failed(reason));
+            followed.map_err(|error| given_up(&self.shared, error))?;
         }
         let (params, sent, options, hook) = (params.clone(), sent.clone(), options.clone(), hook.clone());
         let shared = Shared::new(backend.clone(), group.clone(), params, sent, options, hook, device);
@@ -365,13 +378,16 @@ impl Reducer {
         let same = agree(&shared, &describe(&own.buckets))?;
         let shown = if same { None } else { share(&shared, Some(own), &shared.options.caps.list(), 0, self.steps)? };
         self.shared = shared;
-        match shown {
-            Some(assignment) => self.lay_out(&assignment)?,
-            None => self.tell_hook(),
-        }
         (self.reduced, self.rebuilt, self.order) = (0, false, None);
         self.fitting = Fitting::default();
         (self.learned, self.used_somewhere) = (None, None);
+        match shown {
+            Some(assignment) => {
+                let laid_out = self.lay_out(&assignment);
+                laid_out.map_err(|error| self.shared.fail(error, self.steps))?;
+            }
+            None => self.tell_hook(),
+        }
         Ok(())
     }
 
@@ -395,7 +411,7 @@ impl Reducer {
             can_be_static: gathered.can_be_static(),
             reordered_gradients: gathered.reordered,
             averages: gathered.averages(),
-            error: self.shared.check().err().map(|error| error.to_string()),
+            error: self.shared.check().err().map(|error| error.to_string()).or_else(|| self.late.clone()),
         }
     }
 

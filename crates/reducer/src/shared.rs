@@ -43,6 +43,8 @@ pub struct Shared {
     pub device: Option<OnDevice>,
     /// Collectives of buckets on the device that nobody has waited for: step, bucket, call.
     flying: Mutex<VecDeque<(u64, String, Work)>>,
+    /// Other groups that a hook has launched on.
+    beside: Mutex<Vec<Group>>,
     broken: Mutex<Option<Arc<ReducerError>>>,
 }
 
@@ -61,7 +63,8 @@ impl Shared {
         let joined = backend.joined(&name, group.members());
         let reasons = joined.or_else(|| backend.new_group(&name, group.members()).ok());
         let (flying, broken) = (Mutex::default(), Mutex::default());
-        Self { backend, group, reasons, params, sent, options, hook, device, flying, broken }
+        let beside = Mutex::default();
+        Self { backend, group, reasons, params, sent, options, hook, device, flying, beside, broken }
     }
 
     /// Memory for the gradients.
@@ -174,6 +177,14 @@ impl Shared {
         bucketeer_comm::Site { group: self.group.name().into(), op, seq: None }
     }
 
+    /// Notes another group that a hook launches on: whoever waits there is released, too, if this rank fails.
+    pub fn note_beside(&self, group: &Group) {
+        let mut beside = lock(&self.beside);
+        if !beside.contains(group) {
+            beside.push(group.clone());
+        }
+    }
+
     /// Whether an earlier step failed.
     pub fn check(&self) -> Result<(), ReducerError> {
         match &*lock(&self.broken) {
@@ -196,6 +207,7 @@ impl Shared {
         };
         if own {
             self.backend.abort(&self.group);
+            lock(&self.beside).iter().for_each(|group| self.backend.abort(group));
         }
         let told = if asks { self.tell(own.then(|| error.to_string())) } else { Vec::new() };
         let theirs = told.into_iter().find_map(|(rank, reason)| Some((rank, reason?)));
@@ -240,25 +252,46 @@ const fn tells_both_sides(error: &CommError) -> bool {
     matches!(error, CommError::Mismatch { .. })
 }
 
+/// What every rank gives, by place in the group, when it has come. All give equally many bytes.
 fn gather(
     backend: &dyn Backend,
     group: &Group,
     bytes: &[u8],
     options: &CallOptions,
 ) -> Result<Vec<Vec<u8>>, CommError> {
-    let failed = |error| {
-        let site = bucketeer_comm::Site { group: group.name().into(), op: "all_gather_into", seq: None };
-        CommError::Buffer { site, error }
-    };
-    let len = bytes.len() as u64;
-    let arena = Arena::new(len.saturating_mul(group.size() as u64)).map_err(failed)?;
-    let whole = arena.buffer(0, arena.bytes()).map_err(failed)?;
-    let own = whole.part(u64::from(group.rank().0) * len, len).map_err(failed)?;
-    own.write().map_err(failed)?.copy_from_slice(bytes);
-    backend.all_gather_into(group, Operands::new(own, whole.clone(), DType::U8), options)?.wait(None)?;
-    let all = whole.read().map_err(failed)?;
-    Ok(match len {
+    let (whole, work) = begin_gather(backend, group, bytes, DType::U8, options)?;
+    work.wait(None)?;
+    let all = whole.read().map_err(|error| gather_failed(group, error))?;
+    Ok(match bytes.len() {
         0 => vec![Vec::new(); group.size()],
-        _ => all.chunks(bytes.len()).map(<[u8]>::to_vec).collect(),
+        len => all.chunks(len).map(<[u8]>::to_vec).collect(),
     })
+}
+
+/// Begins to gather this rank's bytes and the others', end to end.
+pub fn begin_gather(
+    backend: &dyn Backend,
+    group: &Group,
+    bytes: &[u8],
+    dtype: DType,
+    options: &CallOptions,
+) -> Result<(Buffer, Work), CommError> {
+    let len = bytes.len() as u64;
+    let memory = || {
+        let arena = Arena::new(len.saturating_mul(group.size() as u64))?;
+        let whole = arena.buffer(0, arena.bytes())?;
+        let own = whole.part(u64::from(group.rank().0) * len, len)?;
+        own.write()?.copy_from_slice(bytes);
+        Ok((own, whole))
+    };
+    let (own, whole) = memory().map_err(|error| gather_failed(group, error))?;
+    let work = backend.all_gather_into(group, Operands::new(own, whole.clone(), dtype), options)?;
+    Ok((whole, work))
+}
+
+fn gather_failed(group: &Group, error: BufferError) -> CommError {
+    CommError::Buffer {
+        site: bucketeer_comm::Site { group: group.name().into(), op: "all_gather_into", seq: None },
+        error,
+    }
 }

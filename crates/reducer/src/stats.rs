@@ -42,7 +42,7 @@ pub struct Stats {
     pub reordered_gradients: u64,
     /// Times.
     pub averages: Averages,
-    /// The failure that broke the reducer.
+    /// The failure that broke the reducer; or one of a step that was not waited for, found when the group changed.
     pub error: Option<String>,
 }
 

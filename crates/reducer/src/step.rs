@@ -123,7 +123,8 @@ impl Marker {
 }
 
 /// A step whose gradients are reduced. Ends by [`finish`](Self::finish), or by the drop of it: harmless if no mark came, taken or
-/// refused, else a failure of the step on all ranks.
+/// refused, else a failure of the step on all ranks. A weighted step, and one of a [`Join`](crate::Join), is known to the other ranks
+/// from its begin: it has to be finished.
 #[must_use = "a step that is not finished is given up"]
 pub struct Step<'r> {
     reducer: Option<&'r mut Reducer>,
@@ -139,6 +140,12 @@ impl Deref for Step<'_> {
 }
 
 impl<'r> Step<'r> {
+    /// The same for a step that other ranks know of.
+    pub(crate) fn announced(self) -> Self {
+        self.marker.0.announce();
+        self
+    }
+
     pub(crate) fn new(reducer: &'r mut Reducer, step: Arc<InStep>) -> Self {
         Self { reducer: Some(reducer), marker: Marker(step) }
     }

@@ -39,7 +39,9 @@ pub fn broadcast(
         }
         if !(tensor.bytes.len() as u64).is_multiple_of(tensor.dtype.bytes()) {
             let (bytes, name) = (tensor.bytes.len(), tensor.dtype.short_name());
-            return Err(shared.invalid(format!("a tensor has {bytes} bytes, which are not whole elements of {name}")));
+            let reason = format!("a tensor has {bytes} bytes, which are not whole elements of {name}");
+            // Others wait for it.
+            return Err(shared.fail(shared.invalid(reason), step));
         }
     }
     for dtype in dtypes {

@@ -34,6 +34,10 @@ use std::num::NonZeroU64;
 ///
 /// The subgroup's mean is that of its ranks, so the divisor has to be the number of all ranks: with weights, sums or
 /// ranks that have run out of input nobody knows what to divide the subgroup's sum by, and the step fails with words.
+/// A rank that fails releases its subgroup; ranks of other subgroups learn of it when they next meet, as in
+/// [`average_parameters`]. After a failure, and after a change of group, make a hook of a new subgroup, and average the
+/// parameters first: until `start` the mean is that of all ranks again.
+///
 /// Inside of [`Cast16`](super::Cast16) it needs [`Divide::OnWire`](crate::Divide::OnWire), as elsewhere that has divided
 /// already.
 #[derive(Clone, Debug)]

@@ -58,8 +58,8 @@ impl Default for PowerSgdOptions {
 /// first step that compresses, and for a parameter that is not compressed, the mean is taken, without an error.
 ///
 /// **State** is kept by parameter: an error of the gradient's size in f32 (f64 for f64), and Q. So it lasts when
-/// buckets are rebuilt. Where a step fails, errors of its parameters begin again at zero; where the ranks change, Qs
-/// begin again. Should Qs differ between ranks for a step, results are less good, but the same on all ranks still.
+/// buckets are rebuilt. Where a step fails, errors of what was on its way begin again at zero; where the ranks change, Qs
+/// do, and errors with the plain steps before `start_step`. Should Qs differ between ranks for a step, results are less good, but the same on all ranks still.
 ///
 /// **Zeros** give zeros. A Q that lost its direction by them is drawn again.
 ///
@@ -235,6 +235,10 @@ impl Hook for PowerSgd {
             if !factors.is_empty() {
                 return self.compress(bucket, factors, others);
             }
+        }
+        if bucket.step() < self.options.start_step {
+            // What an earlier group left is of gradients long ago.
+            layout.parts.iter().for_each(|part| drop(self.states.remove(&part.param)));
         }
         divide_bucket(bucket, bucket.divisor())?;
         self.flights.insert(layout.index, Flight::Mean);

@@ -4,9 +4,9 @@ use super::{Flight, Graph, InStep, Progress, SparseFlight};
 use crate::error::ReducerError;
 use crate::hook::{HookBucket, HookError, Part, Stage, StageCall};
 use crate::options::Unused;
-use crate::shared::lock;
+use crate::shared::{Shared, begin_gather, lock};
 use crate::sparse::SparseGradient;
-use bucketeer_comm::{Arena, Buffer, Call, CommError, Op, Operands, Work};
+use bucketeer_comm::{Buffer, Call, CommError, Op, Operands, Work};
 use bucketeer_types::{DType, ReduceOp};
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -146,6 +146,9 @@ impl InStep {
             Stage::Calls(calls) => {
                 let launch = |wanted: StageCall| {
                     let group = wanted.group.as_ref().unwrap_or(&self.shared.group);
+                    if wanted.group.is_some() {
+                        self.shared.note_beside(group);
+                    }
                     self.shared.backend.launch(group, wanted.call, &self.shared.call_options())
                 };
                 let works = calls.into_iter().map(launch).collect::<Result<_, _>>();
@@ -186,18 +189,9 @@ impl InStep {
 
     /// Begins to gather this rank's bytes and the others'.
     pub(super) fn gather(&self, bucket: usize, bytes: &[u8], dtype: DType) -> Result<(Buffer, Work), ReducerError> {
-        let len = bytes.len() as u64;
-        let place = u64::from(self.shared.group.rank().0);
-        let memory = || {
-            let arena = Arena::new(len.saturating_mul(self.shared.group.size() as u64))?;
-            let whole = arena.buffer(0, arena.bytes())?;
-            let own = whole.part(place * len, len)?;
-            own.write()?.copy_from_slice(bytes);
-            Ok((own, whole))
-        };
-        let (own, whole) = memory().map_err(|error| self.shared.buffer(error))?;
-        let work = self.launch(bucket, Op::AllGather, Operands::new(own, whole.clone(), dtype))?;
-        Ok((whole, work))
+        let Shared { backend, group, .. } = &*self.shared;
+        begin_gather(backend.as_ref(), group, bytes, dtype, &self.shared.call_options())
+            .map_err(|error| self.bucket_failed(bucket, error))
     }
 
     pub(super) fn next_sparse(&self, progress: &mut Progress, bucket: usize, stage: usize) -> Result<(), ReducerError> {
@@ -209,6 +203,11 @@ impl InStep {
                 let count = |bytes: &[u8; 8]| u64::from_le_bytes(*bytes) as usize;
                 let counts: Vec<usize> = read(&counts)?.as_chunks::<8>().0.iter().map(count).collect();
                 let most = counts.iter().copied().max().unwrap_or(0);
+                let rows = what.shape().first().copied().unwrap_or(0);
+                if most as u64 > rows {
+                    let reason = format!("a rank says that it has {most} rows of a parameter of {rows}");
+                    return Err(self.refuse(param, reason));
+                }
                 if most == 0 {
                     progress.sparse_out.insert(param, SparseGradient::default());
                     progress.flights[bucket] = Flight::Done;

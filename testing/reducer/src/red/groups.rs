@@ -303,5 +303,17 @@ pub fn cases() -> Vec<Case> {
             let text = error_of(join.end(&mut [], &mut [])).to_string();
             assert!(text.contains("gradients of local steps and no samples"), "{text}");
         }),
+        case("a_step_that_other_ranks_know_of_cannot_be_left_out", 2, |rank| {
+            let mut reducer = make(rank, pairs(1), ReducerOptions::default());
+            rank.settle();
+            let mut join = reducer.join(JoinOptions::default()).unwrap();
+            let text = if place(rank) == 1 {
+                drop(join.step(&mut []).unwrap());
+                error_of(join.step(&mut [])).to_string()
+            } else {
+                error_of(join.end(&mut [], &mut [])).to_string()
+            };
+            assert!(text.contains("rank 1") && text.contains("given up before it was finished"), "{text}");
+        }),
     ]
 }

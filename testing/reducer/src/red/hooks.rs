@@ -141,6 +141,22 @@ pub fn cases() -> Vec<Case> {
         failing("panic", "it panicked: off by one"),
         failing("length", "has 4 bytes, the bucket 8"),
         failing("call", "a call of it cannot be made"),
+        case("ranks_that_wait_in_a_hooks_own_group_are_released_when_one_fails", 2, |rank| {
+            let pair = rank.again("pair");
+            let hook = bucketeer_reducer::hooks::PostLocal::new(pair, 1);
+            let mut reducer = make_with(rank, pairs(2), buckets_of_one(), hook);
+            whole_step(&mut reducer, place(rank), &[1, 0]);
+            rank.settle();
+            let step = reducer.step().unwrap();
+            let used: &[usize] = if place(rank) == 0 { &[1, 0] } else { &[1] };
+            let marked: Result<Vec<()>, _> =
+                used.iter().map(|param| step.ready(*param, &gradient(place(rank), *param, 2))).collect();
+            let text = match marked {
+                Err(error) => error.to_string(),
+                Ok(_) => error_of(step.finish()).to_string(),
+            };
+            assert!(text.contains("rank 1") && text.contains("no gradient came for parameter 0 (p0)"), "{text}");
+        }),
         case("red_20_stages_of_several_buckets_have_one_order_on_all_ranks", 3, |rank| {
             let order = Arc::new(Mutex::new(Vec::new()));
             let mut reducer = make_with(rank, pairs(4), buckets_of_one(), Stages(order.clone()));
