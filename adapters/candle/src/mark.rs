@@ -5,7 +5,7 @@
 
 use crate::times::MarkTimes;
 use crate::values;
-use bucketeer_reducer::{Marker, Named, ReducerError};
+use bucketeer_reducer::{Marker, ReducerError};
 use bucketeer_types::GlobalRank;
 use candle_core::{CpuStorage, CustomOp1, Error, Layout, Result, Shape, Tensor, Var};
 use std::sync::atomic::{AtomicBool, Ordering};
