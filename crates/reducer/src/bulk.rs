@@ -152,13 +152,8 @@ impl Reducer {
 
     fn check_size(&self, index: usize, gradient: &[u8]) -> Result<(), ReducerError> {
         let param = &self.params()[index];
-        if gradient.len() as u64 == param.bytes() {
-            return Ok(());
-        }
-        let (found, name) = (gradient.len(), param.name());
-        let reason =
-            format!("the gradient of parameter {index} ({name}) has {found} bytes; {param} has {}", param.bytes());
-        Err(self.shared.invalid(reason))
+        let told = |found| format!("the gradient of parameter {index} ({}) has {found}", param.name());
+        param.check_size(gradient.len()).map_err(|found| self.shared.invalid(told(found)))
     }
 
     fn reduce_begun(

@@ -255,10 +255,15 @@ impl InStep {
         self.announced.store(true, Ordering::Release);
     }
 
+    /// Takes no more marks. Waits for those that are being taken.
+    fn close(&self) {
+        *self.closed.write().unwrap_or_else(PoisonError::into_inner) = true;
+    }
+
     /// Gives a step up that was not finished. Harmless if nothing was marked and no other rank knows of it: a forward without a
     /// backward.
     pub fn give_up(&self) {
-        *self.closed.write().unwrap_or_else(PoisonError::into_inner) = true;
+        self.close();
         let failed = lock(&self.progress).failed.is_some();
         let reason = lock(&self.refused).clone();
         let marked = self.marks.iter().any(|marks| marks.load(Ordering::Acquire) > 0);

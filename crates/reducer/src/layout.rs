@@ -7,13 +7,15 @@ use crate::assign::{Assignment, Item};
 use crate::hook::{BucketLayout, Part};
 use crate::param::{Param, real};
 use crate::reducer::BucketInfo;
-use bucketeer_comm::{ALIGN_BYTES, Arena, Backend, Buffer, BufferError};
+use bucketeer_comm::{ALIGN_BYTES, Arena, Buffer, BufferError};
 use bucketeer_types::DType;
 use std::ops::Range;
 
 /// A parameter as it is sent.
 #[derive(Clone, Copy, Debug)]
 pub struct Sent {
+    /// Of the reals of the gradient itself.
+    pub own: DType,
     /// Of the reals it is sent as.
     pub dtype: DType,
     /// Reals: one or two for each element.
@@ -26,9 +28,14 @@ impl Sent {
     /// A parameter whose gradient is sent as it is, or in another dtype.
     pub fn of(param: &Param, wire: Option<DType>) -> Self {
         // Both were checked.
-        let (dtype, reals) = real(param.dtype()).unwrap_or((DType::F32, 1));
-        let dtype = if param.is_sparse() { dtype } else { wire.unwrap_or(dtype) };
-        Self { dtype, reals: param.elements().saturating_mul(reals), sparse: param.is_sparse() }
+        let (own, reals) = real(param.dtype()).unwrap_or((DType::F32, 1));
+        let dtype = if param.is_sparse() { own } else { wire.unwrap_or(own) };
+        Self { own, dtype, reals: param.elements().saturating_mul(reals), sparse: param.is_sparse() }
+    }
+
+    /// Whether a bucket holds the gradient as it is.
+    pub fn is_own(&self) -> bool {
+        self.own == self.dtype
     }
 
     /// Bytes in a bucket.
@@ -232,14 +239,6 @@ fn merge(bytes: &mut [u8], blocks: &mut [(usize, usize)], middle: usize) {
 /// What an assignment says, as a text that is the same where the assignment is.
 pub fn describe(indices: &[Vec<usize>]) -> String {
     format!("{indices:?}")
-}
-
-/// Memory for the gradients.
-///
-/// # Errors
-/// [`BufferError::Memory`].
-pub fn allocate(backend: &dyn Backend, sent: &[Sent]) -> Result<Arena, BufferError> {
-    backend.arena(arena_bytes(sent))
 }
 
 #[cfg(test)]

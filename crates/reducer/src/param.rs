@@ -87,6 +87,15 @@ impl Param {
         }
     }
 
+    /// Checks the bytes of a dense gradient.
+    ///
+    /// # Errors
+    /// A text: how many there are, and how many there should be.
+    pub(crate) fn check_size(&self, found: usize) -> Result<(), String> {
+        let wanted = self.bytes();
+        if found as u64 == wanted { Ok(()) } else { Err(format!("{found} bytes; {self} has {wanted}")) }
+    }
+
     /// Checks what every use takes for granted.
     ///
     /// # Errors

@@ -257,11 +257,6 @@ impl Reducer {
     /// [`ReducerError::Invalid`] for a root that there is not; [`ReducerError::Comm`].
     pub fn broadcast(&mut self, root: usize, tensors: &mut [Tensor<'_>]) -> Result<(), ReducerError> {
         self.shared.check()?;
-        if root >= self.shared.group.size() {
-            return Err(self
-                .shared
-                .invalid(format!("there is no rank {root} in a group of {}", self.shared.group.size())));
-        }
         broadcast(&self.shared, tensors, root, "tensors", self.steps)
     }
 
@@ -437,7 +432,7 @@ impl Reducer {
         let place = self.layout.places.get(param);
         place.map(|place| place.slot.clone()).ok_or_else(|| match self.released {
             Some(_) => self.shared.invalid("the memory of the gradients was given back; the next step takes it again"),
-            None => self.shared.invalid(format!("there is no parameter {param}, only {}", self.shared.params.len())),
+            None => self.shared.no_param(param),
         })
     }
 

@@ -3,7 +3,7 @@
 use crate::device::OnDevice;
 use crate::error::{Named, ReducerError};
 use crate::hook::Hook;
-use crate::layout::{Sent, allocate, arena_bytes};
+use crate::layout::{Sent, arena_bytes};
 use crate::options::ReducerOptions;
 use crate::param::Param;
 use bucketeer_comm::{Arena, Backend, Buffer, BufferError, CallOptions, CommError, Group, Operands, Work};
@@ -70,7 +70,7 @@ impl Shared {
     /// Memory for the gradients.
     pub fn arena(&self) -> Result<Arena, ReducerError> {
         match &self.device {
-            None => allocate(self.backend.as_ref(), &self.sent).map_err(|error| self.buffer(error)),
+            None => self.backend.arena(arena_bytes(&self.sent)).map_err(|error| self.buffer(error)),
             Some(device) => device.arena(arena_bytes(&self.sent)).map_err(|reason| self.device_failed(reason)),
         }
     }
@@ -109,6 +109,11 @@ impl Shared {
 
     pub fn invalid(&self, reason: impl Into<String>) -> ReducerError {
         ReducerError::Invalid { rank: self.rank(), reason: reason.into() }
+    }
+
+    /// An index that no parameter has.
+    pub fn no_param(&self, param: usize) -> ReducerError {
+        self.invalid(format!("there is no parameter {param}, only {}", self.params.len()))
     }
 
     pub fn buffer(&self, error: BufferError) -> ReducerError {

@@ -3,13 +3,11 @@
 use crate::copy::{self, Change};
 use crate::error::ReducerError;
 use crate::in_step::InStep;
-use crate::param::real;
 use crate::reducer::{BucketInfo, Reducer};
 use crate::shared::lock;
 use crate::sparse::SparseGradient;
 use crate::tensors::{Tensor, broadcast};
 use bucketeer_comm::{Buffer, ReadGuard};
-use bucketeer_types::DType;
 use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -91,9 +89,7 @@ impl Marker {
     /// [`ReducerError::Invalid`] for an index that no parameter has.
     pub fn slot(&self, param: usize) -> Result<Buffer, ReducerError> {
         let place = self.0.layout.places.get(param);
-        place.map(|place| place.slot.clone()).ok_or_else(|| {
-            self.0.shared.invalid(format!("there is no parameter {param}, only {}", self.0.shared.params.len()))
-        })
+        place.map(|place| place.slot.clone()).ok_or_else(|| self.0.shared.no_param(param))
     }
 
     /// Refuses a mark in the name of its parameter, for what only an adapter can see: a tensor of another shape, or of another
@@ -162,11 +158,6 @@ impl<'r> Step<'r> {
     /// As [`Reducer::broadcast`].
     pub fn broadcast(&self, root: usize, buffers: &mut [Tensor<'_>]) -> Result<(), ReducerError> {
         let step = &self.marker.0;
-        if root >= step.shared.group.size() {
-            return Err(step
-                .shared
-                .invalid(format!("there is no rank {root} in a group of {}", step.shared.group.size())));
-        }
         broadcast(&step.shared, buffers, root, "the model's buffers", step.number)
     }
 
@@ -270,7 +261,7 @@ fn copy_out(
         return read.map_err(|reason| shared.device_failed(reason));
     }
     let source = layout.places[param].slot.read().map_err(|error| shared.buffer(error))?;
-    let to = real(what.dtype()).map_or(DType::F32, |(dtype, _)| dtype);
+    let to = shared.sent[param].own;
     Change { from: shared.sent[param].dtype, to, factor: None }.put(&source, target);
     copy::scale(to, out, target);
     Ok(())
@@ -342,10 +333,7 @@ impl Reduced<'_> {
         self.check(param)?;
         let Reducer { shared, layout, last, .. } = &*self.reducer;
         let what = &shared.params[param];
-        if what.is_sparse()
-            || last.out.is_some()
-            || real(what.dtype()).map(|(dtype, _)| dtype) != Some(shared.sent[param].dtype)
-        {
+        if what.is_sparse() || last.out.is_some() || !shared.sent[param].is_own() {
             let reason =
                 format!("the gradient of parameter {param} ({}) does not lie in its bucket as it is", what.name());
             return Err(shared.invalid(reason));
@@ -394,12 +382,9 @@ impl<'r> LocalStep<'r> {
             );
             return Err(self.refuse(param, reason));
         }
-        if gradient.len() as u64 != what.bytes() {
-            let found = gradient.len();
-            return Err(self.refuse(param, format!("its gradient has {found} bytes; {what} has {}", what.bytes())));
-        }
-        let dtype = real(what.dtype()).map_or(DType::F32, |(dtype, _)| dtype);
-        if dtype != shared.sent[param].dtype {
+        what.check_size(gradient.len()).map_err(|found| self.refuse(param, format!("its gradient has {found}")))?;
+        let dtype = shared.sent[param].own;
+        if !shared.sent[param].is_own() {
             let mut aside = lock(&accumulated.aside);
             match aside.get_mut(&param) {
                 Some(sum) => copy::add(dtype, gradient, sum),
@@ -423,8 +408,8 @@ impl<'r> LocalStep<'r> {
     /// As [`ready`](Self::ready); for a parameter that is sent in another dtype.
     pub fn ready_in_place(&self, param: usize) -> Result<(), ReducerError> {
         let Reducer { shared, accumulated, .. } = &*self.reducer;
-        let what = self.check(param, false)?;
-        if real(what.dtype()).map(|(dtype, _)| dtype) != Some(shared.sent[param].dtype) {
+        self.check(param, false)?;
+        if !shared.sent[param].is_own() {
             let wire = shared.sent[param].dtype.short_name();
             return Err(self.refuse(param, format!("its bucket holds {wire}: give the gradient itself")));
         }

@@ -32,6 +32,9 @@ pub fn broadcast(
     what: &str,
     step: u64,
 ) -> Result<(), ReducerError> {
+    if root >= shared.group.size() {
+        return Err(shared.invalid(format!("there is no rank {root} in a group of {}", shared.group.size())));
+    }
     let mut dtypes: Vec<DType> = Vec::new();
     for tensor in tensors.iter() {
         if !dtypes.contains(&tensor.dtype) {

@@ -7,25 +7,22 @@ use crate::layout::Bucket;
 use crate::options::Unused;
 use crate::shared::lock;
 use crate::timeline::{BucketTimes, Timeline};
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 impl InStep {
     /// Ends the step: no mark is taken from here on, what is not marked is missing or left out, and all is launched. Then
     /// waits, bucket by bucket; `done` is called for each in order.
     pub fn finish(&self, mut done: impl FnMut(usize, &Progress)) -> Result<Ended, ReducerError> {
-        *self.closed.write().unwrap_or_else(PoisonError::into_inner) = true;
+        self.close();
         let settled = self.primed().and_then(|()| self.settle());
-        let mut progress = lock(&self.progress);
-        let now = self.start.elapsed();
-        let ended = settled.and_then(|()| self.end(&mut progress, now, &mut done));
-        ended.map_err(|error| progress.failed.get_or_insert_with(|| self.shared.fail(error, self.number)).clone())
+        self.conclude(settled, &mut done)
     }
 
     /// Takes part without gradients, but for what local steps left.
     pub fn shadow(&self) -> Result<Ended, ReducerError> {
-        *self.closed.write().unwrap_or_else(PoisonError::into_inner) = true;
+        self.close();
         let left_out = (0..self.shared.params.len()).try_for_each(|param| {
             self.leave_out(param)?;
             // A graph that is being learned is completed below.
@@ -34,9 +31,18 @@ impl InStep {
             }
             Ok(())
         });
+        self.conclude(left_out, &mut |_, _| {})
+    }
+
+    /// Launches and waits for all, if what comes before went well. What fails does so on all ranks.
+    fn conclude(
+        &self,
+        prepared: Result<(), ReducerError>,
+        done: &mut dyn FnMut(usize, &Progress),
+    ) -> Result<Ended, ReducerError> {
         let mut progress = lock(&self.progress);
         let now = self.start.elapsed();
-        let ended = left_out.and_then(|()| self.end(&mut progress, now, &mut |_, _| {}));
+        let ended = prepared.and_then(|()| self.end(&mut progress, now, done));
         ended.map_err(|error| progress.failed.get_or_insert_with(|| self.shared.fail(error, self.number)).clone())
     }
 

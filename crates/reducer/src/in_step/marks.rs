@@ -3,10 +3,9 @@
 use super::{Claim, Graph, InStep};
 use crate::copy::{self, Change};
 use crate::error::ReducerError;
-use crate::param::{real, same_order};
+use crate::param::same_order;
 use crate::shared::lock;
 use crate::sparse::SparseGradient;
-use bucketeer_types::DType;
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 
@@ -103,21 +102,12 @@ impl InStep {
             if what.is_sparse() {
                 return Err(self.refuse(param, "it was declared sparse: give rows and values"));
             }
-            let place = what.place_strides();
-            let width = what.dtype().bytes() as usize;
             let ordered = match strides {
-                Some(strides) if strides.len() != place.len() || !same_order(what.shape(), strides, &place) => {
-                    self.reordered.fetch_add(1, Ordering::Relaxed);
-                    let ordered = copy::in_order(bytes, width, what.shape(), strides, &place);
-                    Some(ordered.map_err(|reason| self.refuse(param, reason))?)
-                }
-                _ => None,
+                Some(strides) => self.in_order(param, bytes, strides)?,
+                None => None,
             };
             let bytes = ordered.as_deref().unwrap_or(bytes);
-            if bytes.len() as u64 != what.bytes() {
-                let found = bytes.len();
-                return Err(self.refuse(param, format!("its gradient has {found} bytes; {what} has {}", what.bytes())));
-            }
+            what.check_size(bytes.len()).map_err(|found| self.refuse(param, format!("its gradient has {found}")))?;
             let claim = self.claim(param)?;
             if claim == Claim::Take {
                 self.take(param, bytes).inspect_err(|_| self.give_back(param))?;
@@ -126,10 +116,23 @@ impl InStep {
         })
     }
 
+    /// A gradient of other strides than its place has, in the order of that.
+    fn in_order(&self, param: usize, bytes: &[u8], strides: &[u64]) -> Result<Option<Vec<u8>>, ReducerError> {
+        let what = &self.shared.params[param];
+        let place = what.place_strides();
+        if strides.len() == place.len() && same_order(what.shape(), strides, &place) {
+            return Ok(None);
+        }
+        self.reordered.fetch_add(1, Ordering::Relaxed);
+        let width = what.dtype().bytes() as usize;
+        let ordered = copy::in_order(bytes, width, what.shape(), strides, &place);
+        ordered.map(Some).map_err(|reason| self.refuse(param, reason))
+    }
+
     /// Copies a gradient into its slot, on top of what local steps left there.
     pub(super) fn take(&self, param: usize, bytes: &[u8]) -> Result<(), ReducerError> {
         let factors = self.factors()?;
-        let from = real(self.shared.params[param].dtype()).map_or(DType::F32, |(dtype, _)| dtype);
+        let from = self.shared.sent[param].own;
         let change = Change { from, to: self.shared.sent[param].dtype, factor: factors.copy };
         let slot = &self.layout.places[param].slot;
         let mut target = slot.write().map_err(|error| self.refuse_buffer(param, &error))?;
@@ -192,7 +195,7 @@ impl InStep {
                 self.refuse(param, "it was declared sparse, so it has no place in a bucket: give rows and values")
             );
         }
-        if real(what.dtype()).map(|(dtype, _)| dtype) != Some(self.shared.sent[param].dtype) {
+        if !self.shared.sent[param].is_own() {
             let wire = self.shared.sent[param].dtype.short_name();
             return Err(self.refuse(param, format!("its bucket holds {wire}: give the gradient itself")));
         }
@@ -263,7 +266,7 @@ impl InStep {
             return Ok(());
         }
         self.used[param].store(true, Ordering::Relaxed);
-        let from = real(what.dtype()).map_or(DType::F32, |(dtype, _)| dtype);
+        let from = self.shared.sent[param].own;
         match lock(&self.accumulated.aside).get(&param) {
             Some(sum) => {
                 Change { from, to: self.shared.sent[param].dtype, factor: factors.copy }.put(sum, &mut target);
