@@ -29,6 +29,7 @@ ARROWS = {
         "bucketeer", "bucketeer-types", "bucketeer-comm", "bucketeer-cuda", "bucketeer-eval", "bucketeer-exec",
         "bucketeer-formats", "bucketeer-draw",
     },
+    "bucketeer-python": {"bucketeer", "bucketeer-cli", "bucketeer-draw", "bucketeer-formats", "bucketeer-types"},
 }
 
 # Inside the pass crate: which modules each may name.
