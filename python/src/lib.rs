@@ -1,11 +1,17 @@
 //! What Python imports as `bucketeer._native`; `python/bucketeer` is written over it.
 
+mod live;
+mod values;
+
 use pyo3::prelude::*;
 
 /// The module.
 #[pymodule]
 mod _native {
     use super::*;
+
+    #[pymodule_export]
+    use super::live::{Edits, LiveGraph, Ref, read_live};
 
     /// Version of the library.
     #[pymodule_init]
