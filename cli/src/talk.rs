@@ -30,6 +30,7 @@ impl TalkArgs {
     pub fn apply(&self) {
         QUIET.store(self.quiet, Ordering::Relaxed);
         COLOURS.store(colours(self.color), Ordering::Relaxed);
+        SOME_ERROR.store(false, Ordering::Relaxed);
     }
 
     /// The same options, for another process of this program.
