@@ -54,8 +54,8 @@ pub struct LaunchArgs {
     command: Vec<OsString>,
 }
 
-/// Runs the command.
-pub fn run(arguments: &LaunchArgs, talk: &TalkArgs) -> Result<ExitStatus> {
+/// Runs the command. `program` is what starts this command line again.
+pub fn run(arguments: &LaunchArgs, talk: &TalkArgs, program: &[OsString]) -> Result<ExitStatus> {
     if arguments.command.first().is_some_and(|word| word == "launch") {
         bail!("launch cannot be launched; name what each process is to do");
     }
@@ -65,7 +65,7 @@ pub fn run(arguments: &LaunchArgs, talk: &TalkArgs) -> Result<ExitStatus> {
     let handle = signals.handle();
     let receiving = std::thread::spawn(move || signals.forever().try_for_each(|signal| sender.send(signal)));
     allow_descriptors(arguments.nproc);
-    let ended = start(arguments, talk).map(|mut ranks| {
+    let ended = start(arguments, talk, program).map(|mut ranks| {
         let ending = ranks.watch(&events, arguments.timeout.map(Duration::from_secs));
         ranks.finish();
         (ending, ranks.refused())
@@ -104,8 +104,8 @@ fn was(number: usize) -> &'static str {
 }
 
 /// Opens the store and starts all processes; if one cannot be started, none stays.
-fn start(arguments: &LaunchArgs, talk: &TalkArgs) -> Result<Ranks> {
-    let program = std::env::current_exe().context("where this program is cannot be found out")?;
+fn start(arguments: &LaunchArgs, talk: &TalkArgs, program: &[OsString]) -> Result<Ranks> {
+    let (program, words) = program.split_first().context("where this program is cannot be found out")?;
     let secret = match Secret::from_env()? {
         Some(secret) => secret,
         None => Secret::random()?,
@@ -115,8 +115,9 @@ fn start(arguments: &LaunchArgs, talk: &TalkArgs) -> Result<Ranks> {
     let address = server.address();
     let mut ranks = Ranks::new(server);
     for rank in 0..arguments.nproc {
-        let mut command = Command::new(&program);
+        let mut command = Command::new(program);
         command
+            .args(words)
             .args(talk.words())
             .args(&arguments.command)
             .env("RANK", rank.to_string())
