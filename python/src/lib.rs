@@ -11,7 +11,7 @@ mod _native {
     use super::*;
 
     #[pymodule_export]
-    use super::live::{Edits, LiveGraph, Ref, read_live};
+    use super::live::{Edits, LiveGraph, Ref, Told, check_flags, read_live};
 
     /// Version of the library.
     #[pymodule_init]

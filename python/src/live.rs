@@ -5,6 +5,7 @@
 
 use crate::values::{Torch, Values};
 use bucketeer::ir::{Arg, Args, GlobalRank, Graph, GroupId, NodeId, Op, Type, TypeId};
+use bucketeer_cli::api::{self, Fault, FaultKind};
 use bucketeer_formats::fx::nodes::{self, Edit, NodeReader, Opcode};
 use pyo3::exceptions::{PyRuntimeError, PyTypeError};
 use pyo3::intern;
@@ -23,6 +24,52 @@ pub struct Ref {
     /// The place.
     #[pyo3(get)]
     place: usize,
+}
+
+/// What was done to a graph.
+#[pyclass(frozen)]
+pub struct Told(api::Told);
+
+#[pymethods]
+impl Told {
+    /// What was done, as JSON.
+    #[getter]
+    fn report(&self) -> &str {
+        &self.0.report
+    }
+
+    /// What was done, for people.
+    #[getter]
+    fn summary(&self) -> &str {
+        &self.0.summary
+    }
+
+    /// Of plans: what runs when, as an HTML page.
+    #[getter]
+    fn timeline(&self) -> Option<&str> {
+        self.0.timeline.as_deref()
+    }
+
+    /// Warnings and notes.
+    #[getter]
+    fn said(&self) -> Vec<String> {
+        self.0.said.clone()
+    }
+}
+
+/// Checks flags of `bucketeer rewrite`, or of `bucketeer plan`, before there is a graph.
+#[pyfunction]
+pub fn check_flags(py: Python<'_>, flags: Vec<String>, plans: bool) -> PyResult<()> {
+    let mut nothing = Graph::new("nothing");
+    let done = if plans { api::plan_graph(&mut nothing, flags) } else { api::rewrite_graph(&mut nothing, flags) };
+    match done {
+        Err(fault) if fault.kind == FaultKind::Options => Err(raised(py, &fault)),
+        _ => Ok(()),
+    }
+}
+
+fn raised(_py: Python<'_>, fault: &Fault) -> PyErr {
+    PyRuntimeError::new_err(fault.to_string())
 }
 
 /// What has to change in a list of nodes so that it is what the graph is now.
@@ -271,16 +318,14 @@ impl LiveGraph {
         Ok(Edits { order, rewired, created: created.unbind() })
     }
 
-    /// STAND-IN.
-    fn rewrite(&self, py: Python<'_>, flags: Vec<String>) -> PyResult<(String, Vec<String>)> {
-        let _ = flags;
-        py.detach(|| {
-            let mut graph = self.lock();
-            let before = graph.clone();
-            bucketeer::passes::Pipeline::default_rewrite().run(&mut graph).map_err(|error| PyRuntimeError::new_err(error.to_string()))?;
-            let verdict = bucketeer::check::prove(&before, &graph);
-            Ok((format!("{{\"proof\": \"{:?}\"}}", verdict.to_string()), Vec::new()))
-        })
+    /// Rewrites it, as `bucketeer rewrite` does with these flags.
+    fn rewrite(&self, py: Python<'_>, flags: Vec<String>) -> PyResult<Told> {
+        self.work(py, flags, |graph, flags| api::rewrite_graph(graph, flags))
+    }
+
+    /// Plans it, as `bucketeer plan` does with these flags.
+    fn plan(&self, py: Python<'_>, flags: Vec<String>) -> PyResult<Told> {
+        self.work(py, flags, |graph, flags| api::plan_graph(graph, flags))
     }
 
     /// The launches of each group, in order: what ranks have to agree on. Each is the kind, the dtype and the sizes.
@@ -327,6 +372,15 @@ fn payload(graph: &Graph, input: NodeId) -> String {
 }
 
 impl LiveGraph {
+    fn work(
+        &self,
+        py: Python<'_>,
+        flags: Vec<String>,
+        work: impl Fn(&mut Graph, Vec<String>) -> Result<api::Told, Fault> + Sync,
+    ) -> PyResult<Told> {
+        py.detach(|| work(&mut self.lock(), flags)).map(Told).map_err(|fault| raised(py, &fault))
+    }
+
     /// The graph. A thread that panicked with it left it as it was: edits are made on a copy.
     pub fn lock(&self) -> std::sync::MutexGuard<'_, Graph> {
         self.graph.lock().unwrap_or_else(std::sync::PoisonError::into_inner)

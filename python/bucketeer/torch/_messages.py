@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from .._text import Error
+class Error(Exception): pass
 
 log = logging.getLogger("torch._inductor.bucketeer")
 
