@@ -19,6 +19,7 @@ from ._fake import hints_of
 from ._flags import Flags, build
 from ._messages import BucketeerWarning, ConflictError, log
 from ._operators import describe
+from ._order import hold
 from ._reports import Report, add
 
 _NAMESPACES = ("_c10d_functional", "c10d_functional", "_c10d_functional_autograd")
@@ -90,14 +91,17 @@ class BucketeerPass(CustomGraphPass):
         nodes = list(graph.nodes)
         live = _native.read_live(graph, name, describe, _groups.ranks_of, hints_of(graph))
         clock.lap("read")
-        run = live.plan if self._flags.plans else live.rewrite
-        told = run([*self._flags.words, f"--verify={'on' if self._flags.verify else 'off'}"])
+        words = list(self._flags.words)
+        # A plan is always proven.
+        told = live.plan(words) if self._flags.plans else live.rewrite([*words, f"--verify={'on' if self._flags.verify else 'off'}"])
         edits = live.edits()
         clock.lap("rewrite")
         if self._check_ranks:
             _ranks.agree(name, live.launches(), self._timeout_s)
             clock.lap("agree")
         made = apply(graph, nodes, edits)
+        if self._flags.plans:
+            hold(graph)
         clock.lap("edit")
         changed = made > 0 or bool(edits.rewired) or edits.order != list(range(len(nodes)))
         done = "planned" if self._flags.plans else "rewritten"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 
 import torch
 import torch.distributed as dist
@@ -13,7 +14,6 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
-    PrepareModuleInput,
     RowwiseParallel,
     SequenceParallel,
     parallelize_module,
@@ -24,13 +24,19 @@ WIDTH = 16
 Batch = Callable[[int], tuple[Tensor, ...]]
 
 
+@cache
+def mesh_of(shape: tuple[int, ...]) -> DeviceMesh:
+    """A mesh over all ranks. Its groups have names that count up, so that each is made once."""
+    names = ("ranks",) if len(shape) == 1 else ("replicate", "shard")
+    return init_device_mesh("cpu", shape, mesh_dim_names=names)
+
+
 class Gathered(nn.Module):
     """SimpleFSDP: a parameter is held in shards, and gathered where it is used."""
 
-    def __init__(self, mesh: DeviceMesh, sharded: tuple[int, ...]) -> None:
+    def __init__(self, mesh: DeviceMesh) -> None:
         super().__init__()
         self.mesh = mesh
-        self.sharded = sharded
 
     def forward(self, parameter: DTensor) -> Tensor:
         everywhere = parameter.redistribute(placements=[Replicate()] * self.mesh.ndim)
@@ -43,7 +49,7 @@ def shard(module: nn.Module, mesh: DeviceMesh, placements: list[Shard | Replicat
         for name, parameter in list(child.named_parameters(recurse=False)):
             held = nn.Parameter(distribute_tensor(parameter.detach(), mesh, placements))
             child.register_parameter(name, held)
-            parametrize.register_parametrization(child, name, Gathered(mesh, ()), unsafe=True)
+            parametrize.register_parametrization(child, name, Gathered(mesh), unsafe=True)
     return module
 
 
@@ -72,19 +78,19 @@ def rows(rows_of_step: Callable[[int], int]) -> Batch:
 
 def simple_fsdp(world: int) -> tuple[nn.Module, Batch]:
     """Every parameter is sharded over all ranks."""
-    mesh = init_device_mesh("cpu", (world,))
+    mesh = mesh_of((world,))
     return shard(nn.Sequential(Block(), Block(), Block()), mesh, [Shard(0)]), rows(lambda step: 4)
 
 
 def hsdp(world: int) -> tuple[nn.Module, Batch]:
     """Parameters are sharded inside of a node and copied over nodes: gradients are scattered, then all-reduced."""
-    mesh = init_device_mesh("cpu", (2, world // 2), mesh_dim_names=("replicate", "shard"))
+    mesh = mesh_of((2, world // 2))
     return shard(nn.Sequential(Block(), Block()), mesh, [Replicate(), Shard(0)]), rows(lambda step: 4)
 
 
 def dynamic_batch(world: int) -> tuple[nn.Module, Batch]:
     """As `simple_fsdp`, with another number of rows in each step."""
-    mesh = init_device_mesh("cpu", (world,))
+    mesh = mesh_of((world,))
 
     def batch(step: int) -> tuple[Tensor, ...]:
         (x,) = rows(lambda step: 4 + 2 * step)(step)
@@ -127,7 +133,7 @@ class Layer(nn.Module):
 
 def tensor_parallel(world: int) -> tuple[nn.Module, Batch]:
     """Tensor parallel with sequence parallel norms, by PyTorch's own styles."""
-    mesh = init_device_mesh("cpu", (world,))
+    mesh = mesh_of((world,))
     model = nn.Sequential(Layer(), Layer())
     for layer in model:
         parallelize_module(
@@ -135,10 +141,9 @@ def tensor_parallel(world: int) -> tuple[nn.Module, Batch]:
             mesh,
             {
                 "norm": SequenceParallel(),
-                "attention": PrepareModuleInput(input_layouts=Shard(1), desired_input_layouts=Replicate()),
-                "attention.query": ColwiseParallel(),
-                "attention.key": ColwiseParallel(),
-                "attention.value": ColwiseParallel(),
+                "attention.query": ColwiseParallel(input_layouts=Shard(1)),
+                "attention.key": ColwiseParallel(input_layouts=Shard(1)),
+                "attention.value": ColwiseParallel(input_layouts=Shard(1)),
                 "attention.out": RowwiseParallel(output_layouts=Shard(1)),
                 "second_norm": SequenceParallel(),
                 "up": ColwiseParallel(input_layouts=Shard(1)),
@@ -182,7 +187,7 @@ class Experts(nn.Module):
 
 def moe(world: int) -> tuple[nn.Module, Batch]:
     """Experts behind exchanges; what all ranks share is sharded."""
-    mesh = init_device_mesh("cpu", (world,))
+    mesh = mesh_of((world,))
     layers = [Experts(world), Block(), Experts(world)]
     for layer in layers:
         if isinstance(layer, Experts):
@@ -213,7 +218,7 @@ class Counting(nn.Module):
 
 def custom_operator(world: int) -> tuple[nn.Module, Batch]:
     """As `simple_fsdp`, with an operator between the layers that writes to its argument."""
-    mesh = init_device_mesh("cpu", (world,))
+    mesh = mesh_of((world,))
     return shard(nn.Sequential(Counting(), Counting()), mesh, [Shard(0)]), rows(lambda step: 4)
 
 
