@@ -16,6 +16,7 @@ use std::fmt;
 #[derive(Debug)]
 pub struct InputFault {
     message: String,
+    file: Option<String>,
     place: Option<SourceLocation>,
 }
 
@@ -37,14 +38,17 @@ const MOST_FAULTS: usize = 20;
 impl InputFault {
     /// A fault of a whole file.
     pub fn of_file(file: &str, what: impl fmt::Display) -> Self {
-        Self { message: format!("{what}\n  {file}"), place: None }
+        Self { message: format!("{what}\n  {file}"), file: Some(file.to_owned()), place: None }
     }
 
     /// A fault of a node that [`place_of`] found; of the whole file if it did not.
     pub fn of_place(file: &str, place: Option<SourceLocation>, what: impl fmt::Display) -> Self {
         match place {
             None => Self::of_file(file, what),
-            Some(place) => Self { message: format!("{what}\n{}", excerpt(file, &place, None)), place: Some(place) },
+            Some(place) => {
+                let message = format!("{what}\n{}", excerpt(file, &place, None));
+                Self { message, file: Some(file.to_owned()), place: Some(place) }
+            }
         }
     }
 
@@ -55,9 +59,14 @@ impl InputFault {
             None => Self::of_file(file, what),
             Some(place) => {
                 let message = format!("{what}\n{}", excerpt(file, &place, error.expected()));
-                Self { message, place: Some(place) }
+                Self { message, file: Some(file.to_owned()), place: Some(place) }
             }
         }
+    }
+
+    /// The file, as messages name it; several are a line each.
+    pub fn file(&self) -> Option<&str> {
+        self.file.as_deref()
     }
 
     /// Where the first fault stands.
@@ -77,7 +86,7 @@ impl InputFault {
             message.push_str(&format!("\n  {}", shorten(&error.to_string())));
         }
         message.push_str(&and_more(errors));
-        Self { message, place: None }
+        Self { message, file: None, place: None }
     }
 
     /// A graph of a document that is not well-formed.
@@ -100,7 +109,7 @@ impl InputFault {
             }
         }
         message.push_str(&and_more(errors));
-        Self { message, place: first }
+        Self { message, file: Some(file.to_owned()), place: first }
     }
 }
 

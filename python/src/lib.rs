@@ -1,6 +1,8 @@
 //! What Python imports as `bucketeer._native`; `python/bucketeer` is written over it.
 
+mod errors;
 mod live;
+mod text;
 mod values;
 
 use pyo3::prelude::*;
@@ -12,6 +14,8 @@ mod _native {
 
     #[pymodule_export]
     use super::live::{Edits, LiveGraph, Ref, Told, check_flags, read_live};
+    #[pymodule_export]
+    use super::text::{check_ranks, inspect, main, options, plan, rewrite, verify};
 
     /// Version of the library.
     #[pymodule_init]

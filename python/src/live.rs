@@ -3,9 +3,11 @@
 //! Nothing of PyTorch is imported but what is needed to tell its values apart ([`Torch`]); what an operator is called and
 //! what its schema is, Python tells, once for each operator of a graph.
 
+use crate::errors::exception;
+use crate::text::{Files, apart, flags};
 use crate::values::{Torch, Values};
 use bucketeer::ir::{Arg, Args, GlobalRank, Graph, GroupId, NodeId, Op, Type, TypeId};
-use bucketeer_cli::api::{self, Fault, FaultKind};
+use bucketeer_cli::api::{self, FaultKind};
 use bucketeer_formats::fx::nodes::{self, Edit, NodeReader, Opcode};
 use pyo3::exceptions::{PyRuntimeError, PyTypeError};
 use pyo3::intern;
@@ -59,17 +61,15 @@ impl Told {
 
 /// Checks flags of `bucketeer rewrite`, or of `bucketeer plan`, before there is a graph.
 #[pyfunction]
-pub fn check_flags(py: Python<'_>, flags: Vec<String>, plans: bool) -> PyResult<()> {
+pub fn check_flags(py: Python<'_>, words: Vec<String>, files: Files, plans: bool) -> PyResult<()> {
     let mut nothing = Graph::new("nothing");
+    let flags = flags(words, &files);
     let done = if plans { api::plan_graph(&mut nothing, flags) } else { api::rewrite_graph(&mut nothing, flags) };
     match done {
-        Err(fault) if fault.kind == FaultKind::Options => Err(raised(py, &fault)),
-        _ => Ok(()),
+        Err(fault) if fault.kind == FaultKind::Options => Err(exception(py, fault)),
+        // A graph of nothing may be refused for that.
+        Ok(_) | Err(_) => Ok(()),
     }
-}
-
-fn raised(_py: Python<'_>, fault: &Fault) -> PyErr {
-    PyRuntimeError::new_err(fault.to_string())
 }
 
 /// What has to change in a list of nodes so that it is what the graph is now.
@@ -319,13 +319,15 @@ impl LiveGraph {
     }
 
     /// Rewrites it, as `bucketeer rewrite` does with these flags.
-    fn rewrite(&self, py: Python<'_>, flags: Vec<String>) -> PyResult<Told> {
-        self.work(py, flags, |graph, flags| api::rewrite_graph(graph, flags))
+    fn rewrite(&self, py: Python<'_>, words: Vec<String>, files: Files) -> PyResult<Told> {
+        let flags = flags(words, &files);
+        apart(py, || api::rewrite_graph(&mut self.lock(), flags)).map(Told)
     }
 
     /// Plans it, as `bucketeer plan` does with these flags.
-    fn plan(&self, py: Python<'_>, flags: Vec<String>) -> PyResult<Told> {
-        self.work(py, flags, |graph, flags| api::plan_graph(graph, flags))
+    fn plan(&self, py: Python<'_>, words: Vec<String>, files: Files) -> PyResult<Told> {
+        let flags = flags(words, &files);
+        apart(py, || api::plan_graph(&mut self.lock(), flags)).map(Told)
     }
 
     /// The launches of each group, in order: what ranks have to agree on. Each is the kind, the dtype and the sizes.
@@ -372,15 +374,6 @@ fn payload(graph: &Graph, input: NodeId) -> String {
 }
 
 impl LiveGraph {
-    fn work(
-        &self,
-        py: Python<'_>,
-        flags: Vec<String>,
-        work: impl Fn(&mut Graph, Vec<String>) -> Result<api::Told, Fault> + Sync,
-    ) -> PyResult<Told> {
-        py.detach(|| work(&mut self.lock(), flags)).map(Told).map_err(|fault| raised(py, &fault))
-    }
-
     /// The graph. A thread that panicked with it left it as it was: edits are made on a copy.
     pub fn lock(&self) -> std::sync::MutexGuard<'_, Graph> {
         self.graph.lock().unwrap_or_else(std::sync::PoisonError::into_inner)

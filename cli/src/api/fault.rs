@@ -60,7 +60,10 @@ impl Fault {
     pub(super) fn of_error(error: &anyhow::Error) -> Self {
         if let Some(fault) = error.downcast_ref::<InputFault>() {
             let place = fault.place();
+            // Content has a name such as `<graph>`, and several files are a line each.
+            let file = fault.file().filter(|file| !file.starts_with('<') && !file.contains('\n'));
             return Self {
+                file: file.map(str::to_owned),
                 line: place.map(|place| place.line),
                 column: place.map(|place| place.column),
                 source_line: place.map(|place| place.source_line.clone()),

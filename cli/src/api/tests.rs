@@ -58,6 +58,9 @@ fn a_fault_of_the_input_has_its_place() {
     assert_eq!((fault.kind, fault.line, fault.file.as_deref()), (FaultKind::Input, Some(2), None));
     assert_eq!(fault.source_line.as_deref(), Some("y = nothing at all"));
     assert!(fault.message.contains(&format!("<graph>:2:{}", fault.column.unwrap())), "{fault}");
+    let flags = Flags::from(["--groups", "groups.json"]).with_file("groups.json", b"[".to_vec());
+    let fault = rewrite(GRAPH_TEXT.as_bytes().to_vec(), flags).unwrap_err();
+    assert_eq!((fault.kind, fault.file.as_deref()), (FaultKind::Input, Some("groups.json")));
 }
 
 #[test]

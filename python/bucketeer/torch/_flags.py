@@ -10,10 +10,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from .. import __version__, _native
+from .. import _native, _options
 
-# Files whose content decides, and not their names.
-_FILES = ("costs", "own", "times")
+# With one of these, launches and waits are placed by what they cost.
+_PLANS = ("profile", "costs", "own")
 
 
 @dataclass(frozen=True)
@@ -21,37 +21,36 @@ class Flags:
     """What to do to a graph."""
 
     words: tuple[str, ...]
-    """The flags of `rewrite`, or of `plan` where `plans` says so."""
+    """The words of `rewrite`, or of `plan` where `plans` says so."""
+    files: tuple[tuple[str, bytes], ...]
+    """What is in the files that words name."""
     plans: bool
     """Whether launches and waits are placed by the costs of a profile."""
-    verify: bool
-    """Whether a result that is not proven is refused."""
 
     @classmethod
-    def of(cls, options: Mapping[str, Any], *, verify: bool) -> Flags:
-        """Turn keyword arguments into flags: `all_gather="500MB"` is `--all-gather 500MB`. None is left out."""
-        given = {name: value for name, value in options.items() if value is not None}
-        plans = any(name in given for name in ("profile", "costs", "own"))
-        words: list[str] = []
-        for name, value in given.items():
-            flag = "--" + name.replace("_", "-")
-            for item in value if isinstance(value, (list, tuple)) else (value,):
-                if item is True:
-                    words.append(flag)
-                elif item is not False:
-                    words.append(f"{flag}={os.fspath(item) if isinstance(item, os.PathLike) else item}")
-        return cls(tuple(words), plans, verify)
+    def of(cls, given: Mapping[str, Any], *, verify: bool) -> Flags:
+        """Turn keywords into flags: `all_gather="500MB"` is `--all-gather=500MB`. None is left out, files are read now.
 
-    def files(self) -> list[Path]:
-        """Give the files that the flags name."""
-        named = (word.partition("=") for word in self.words)
-        return [Path(value) for flag, _, value in named if value and (flag[2:] in _FILES or (flag == "--profile" and Path(value).is_file()))]
+        Raises `bucketeer.OptionError` if the command line would not take them.
+        """
+        options = {name: _content(name, value) for name, value in given.items() if value is not None}
+        plans = any(name in options for name in _PLANS)
+        # A plan is always proven.
+        words, files = _options.flags("plan" if plans else "rewrite", options if plans else {**options, "verify": verify})
+        _native.check_flags(words, files, plans)
+        return cls(tuple(words), tuple(files), plans)
+
+
+def _content(name: str, value: Any) -> Any:
+    """Read a file that an option names: it may have changed when a graph is compiled."""
+    is_file = isinstance(value, os.PathLike) or (name == "profile" and isinstance(value, str) and Path(value).is_file())
+    return Path(value).read_bytes() if is_file and name in _options.FILES else value
 
 
 @cache
 def build() -> str:
-    """Identify this build: the version, and what the package's own files hold."""
-    digest = hashlib.sha256(__version__.encode())
+    """Identify this build: what the package's own files hold."""
+    digest = hashlib.sha256()
     package = Path(__file__).parent
     for path in [Path(_native.__file__), *sorted(package.glob("*.py"))]:
         digest.update(path.read_bytes())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-class Error(Exception): pass
+from .._errors import Error
 
 log = logging.getLogger("torch._inductor.bucketeer")
 

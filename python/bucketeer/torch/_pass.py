@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import time
 import warnings
 from typing import Any
@@ -59,7 +58,6 @@ class BucketeerPass(CustomGraphPass):
         self._check_ranks = check_ranks
         self._strict = strict
         self._timeout_s = timeout_s
-        _native.check_flags(list(self._flags.words), self._flags.plans)
 
     def __repr__(self) -> str:
         return f"BucketeerPass({' '.join(self._flags.words)})"
@@ -91,9 +89,8 @@ class BucketeerPass(CustomGraphPass):
         nodes = list(graph.nodes)
         live = _native.read_live(graph, name, describe, _groups.ranks_of, hints_of(graph))
         clock.lap("read")
-        words = list(self._flags.words)
-        # A plan is always proven.
-        told = live.plan(words) if self._flags.plans else live.rewrite([*words, f"--verify={'on' if self._flags.verify else 'off'}"])
+        work = live.plan if self._flags.plans else live.rewrite
+        told = work(list(self._flags.words), list(self._flags.files))
         edits = live.edits()
         clock.lap("rewrite")
         if self._check_ranks:
@@ -113,7 +110,7 @@ class BucketeerPass(CustomGraphPass):
             said=tuple(told.said),
             summary=told.summary,
             seconds=seconds,
-            data=json.loads(told.report),
+            json=told.report,
             timeline=told.timeline or "",
         )
 
@@ -127,10 +124,8 @@ class BucketeerPass(CustomGraphPass):
             return None
         digest = hashlib.sha256()
         groups = _groups.all_groups()
-        for part in (build(), self._flags.words, self._flags.plans, self._flags.verify, groups):
+        for part in (build(), self._flags, groups):
             digest.update(repr(part).encode() + b"\n")
-        for path in self._flags.files():
-            digest.update(path.read_bytes())
         return f"bucketeer-{digest.hexdigest()}"
 
 
@@ -188,9 +183,9 @@ def _tell(report: Report) -> None:
         log.debug("%s", report)
     for said in report.said:
         log.info("%s", said)
-    if report.data:
+    if report.json:
         torch._logging.trace_structured(
             "artifact",
             metadata_fn=lambda: {"name": f"bucketeer_{report.graph}", "encoding": "json"},
-            payload_fn=lambda: json.dumps(report.data),
+            payload_fn=lambda: report.json,
         )

@@ -5,7 +5,11 @@ from __future__ import annotations
 import threading
 from collections import deque
 from dataclasses import dataclass, field
-from typing import Any
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .. import reports as details
 
 # So many graphs are remembered.
 _MOST = 1000
@@ -29,10 +33,21 @@ class Report:
     """The table that the command line prints."""
     seconds: dict[str, float] = field(default_factory=dict)
     """How long reading, rewriting with its proof, agreeing and editing took."""
-    data: dict[str, Any] = field(default_factory=dict)
+    json: str = field(default="", repr=False)
     """The report as `bucketeer rewrite --json`, or `bucketeer plan --json`, writes it."""
-    timeline: str = ""
-    """The timeline of a plan, as SVG."""
+    timeline: str = field(default="", repr=False)
+    """Of a plan: what runs when, as an HTML page."""
+
+    @cached_property
+    def details(self) -> details.RewrittenGraph | details.PlanReport | None:
+        """What was done, as data: buckets, remarks and proof of a rewritten graph, or what a plan is worth."""
+        from .. import reports as details
+
+        if not self.json:
+            return None
+        if self.outcome == "planned":
+            return details.read(details.PlanReport, self.json)
+        return details.read(details.RewriteReport, self.json).graphs[0]
 
     def line(self) -> str:
         """Say it in one line."""
@@ -49,7 +64,10 @@ class Report:
     def _repr_html_(self) -> str:
         import html
 
-        return self.timeline or f"<pre>{html.escape(str(self))}</pre>"
+        if self.timeline:
+            page = html.escape(self.timeline)
+            return f'<iframe sandbox="allow-scripts" style="width:100%;height:30em;border:0" srcdoc="{page}"></iframe>'
+        return f"<pre>{html.escape(str(self))}</pre>"
 
 
 _reports: deque[Report] = deque(maxlen=_MOST)

@@ -88,7 +88,7 @@ def run(rank: int, world: int, name: str, folder: str, options: dict[str, Any]) 
         "launches": {"without": count(without["launches"]), "with": count(with_ours["launches"])},
         "differences": differences(without, with_ours) + [f"again: {what}" for what in differences(without, again)],
         "reports": [report.line() for report in reports],
-        "proofs": sorted({json.dumps(graph["proof"]) for report in reports for graph in report.data.get("graphs", [])}),
+        "proofs": sorted({repr(report.details.proof) for report in reports if report.outcome == "rewritten"}),
         "said": sorted({said for report in reports for said in report.said}),
     }
     gathered: list[Any] = [None] * world
