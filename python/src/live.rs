@@ -6,7 +6,7 @@
 use crate::errors::exception;
 use crate::text::{Files, apart, flags};
 use crate::values::{Torch, Values};
-use bucketeer::ir::{Arg, Args, GlobalRank, Graph, GroupId, NodeId, Op, Type, TypeId};
+use bucketeer::ir::{Arg, Args, GlobalRank, Graph, GroupId, NodeId, Op, ProcessGroup, Type, TypeId};
 use bucketeer_cli::api::{self, FaultKind};
 use bucketeer_formats::fx::nodes::{self, Edit, NodeReader, Opcode};
 use pyo3::exceptions::{PyRuntimeError, PyTypeError};
@@ -336,10 +336,7 @@ impl LiveGraph {
         let mut groups: Vec<(String, Vec<u32>, Vec<String>)> = graph
             .groups()
             .iter()
-            .map(|group| {
-                let members = group.members.first().map_or(Vec::new(), |ranks| ranks.iter().map(|rank| rank.0).collect());
-                (group.name.to_string(), members, Vec::new())
-            })
+            .map(|group| (group.name.to_string(), members(group), Vec::new()))
             .collect();
         for &id in graph.order() {
             let Op::Collective(collective) = graph.node(id).op else { continue };
@@ -353,6 +350,16 @@ impl LiveGraph {
         groups
     }
 
+    /// The groups that the graph names, with the global ranks of those that are known.
+    fn groups(&self) -> Vec<(String, Vec<u32>)> {
+        self.lock().groups().iter().map(|group| (group.name.to_string(), members(group))).collect()
+    }
+
+    /// Symbols of sizes, and their likely values.
+    fn hints(&self) -> Vec<(String, u64)> {
+        self.lock().hints.iter().map(|(symbol, &value)| (symbol.to_string(), value)).collect()
+    }
+
     /// The schemas that were taken from the dispatcher, for the tables do not have them.
     #[getter]
     fn declared(&self) -> Vec<String> {
@@ -363,6 +370,11 @@ impl LiveGraph {
     fn text(&self) -> PyResult<String> {
         bucketeer_formats::fx::print_fresh(&self.lock()).map_err(|error| PyRuntimeError::new_err(error.to_string()))
     }
+}
+
+/// The global ranks of this rank's group, if they are known.
+fn members(group: &ProcessGroup) -> Vec<u32> {
+    group.members.first().map_or(Vec::new(), |ranks| ranks.iter().map(|rank| rank.0).collect())
 }
 
 /// What an input sends: dtype and sizes, with hints in the place of symbols.

@@ -13,7 +13,9 @@ from . import _versions
 
 _versions.check()
 
+from ._dump import Dump, dump
 from ._enable import Enabled, enable
+from ._measure import Measured, measure
 from ._messages import BucketeerWarning, ConflictError, RanksDifferError
 from ._pass import BucketeerPass
 from ._reports import Report, reports
@@ -22,9 +24,13 @@ __all__ = [
     "BucketeerPass",
     "BucketeerWarning",
     "ConflictError",
+    "Dump",
     "Enabled",
+    "Measured",
     "RanksDifferError",
     "Report",
+    "dump",
     "enable",
+    "measure",
     "reports",
 ]

@@ -23,22 +23,28 @@ def apply(graph: Graph, nodes: list[Node], edits: _native.Edits) -> int:
     """
     # All that can be refused is, before anything changes.
     targets = {target: resolve(target) for target in {created[1] for created in edits.created}}
-    undo = _Undo(graph, nodes)
+    undo = _Undo(graph)
     try:
-        _edit(graph, nodes, edits, targets, undo)
+        every = _edit(graph, nodes, edits, targets, undo)
     except BaseException:
         undo.run()
         raise
+    # Nothing from here on can fail: nodes that nobody reads go, and the others are brought into order.
+    order = [every[place] for place in edits.order]
+    stays = set(order)
+    for node in reversed(nodes):
+        if node not in stays:
+            graph.erase_node(node)
+    _place(order)
     return len(edits.created)
 
 
 class _Undo:
     """What was changed so far."""
 
-    def __init__(self, graph: Graph, nodes: list[Node]) -> None:
+    def __init__(self, graph: Graph) -> None:
         self._graph = graph
-        self._nodes = list(nodes)
-        self.arguments: list[tuple[Node, tuple[Any, ...], dict[str, Any]]] = []
+        self.arguments: list[tuple[Node, Any, Any]] = []
         self.created: list[Node] = []
 
     def run(self) -> None:
@@ -46,10 +52,10 @@ class _Undo:
             node.args, node.kwargs = args, kwargs
         for node in reversed(self.created):
             self._graph.erase_node(node)
-        _place(self._nodes)
 
 
-def _edit(graph: Graph, nodes: list[Node], edits: _native.Edits, targets: dict[str, Any], undo: _Undo) -> None:
+def _edit(graph: Graph, nodes: list[Node], edits: _native.Edits, targets: dict[str, Any], undo: _Undo) -> list[Node]:
+    """Make new nodes and give others their operands; give all nodes, by place."""
     every: list[Node] = list(nodes)
     named = {node.name: node for node in nodes} if any(created[4] for created in edits.created) else {}
     fake = FakeValues(fake_mode(graph))
@@ -65,12 +71,7 @@ def _edit(graph: Graph, nodes: list[Node], edits: _native.Edits, targets: dict[s
         inputs = iter([every[operand] for operand in operands])
         node.args = map_aggregate(node.args, lambda value: next(inputs) if isinstance(value, Node) else value)
         node.kwargs = map_aggregate(node.kwargs, lambda value: next(inputs) if isinstance(value, Node) else value)
-    order = [every[place] for place in edits.order]
-    stays = set(order)
-    _place([node for node in nodes if node not in stays] + order if len(stays) < len(every) else order)
-    for node in reversed(nodes):
-        if node not in stays:
-            graph.erase_node(node)
+    return every
 
 
 def _with_nodes(value: Any, every: list[Node]) -> Any:

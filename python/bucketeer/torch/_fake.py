@@ -11,10 +11,7 @@ import torch
 from torch.fx import Graph, Node
 from torch.fx.node import map_aggregate
 
-try:
-    from torch._subclasses.fake_tensor import FakeTensor, in_kernel_invocation_manager
-except ImportError:
-    in_kernel_invocation_manager = None
+from ._private import meta_kernels, shape_hints
 
 # What rewrites are made of: each has a meta kernel, which the dispatch of fake tensors would end up in as well.
 _BY_META_KERNEL = {
@@ -40,12 +37,7 @@ def fake_mode(graph: Graph) -> Any:
 
 def hints_of(graph: Graph) -> Callable[[str], int | None]:
     """Give a function that finds the likely value of a symbol: what it was when the graph was traced."""
-    shapes = getattr(fake_mode(graph), "shape_env", None)
-    values = getattr(shapes, "backed_var_to_val", None)
-    if values is None:
-        # What earlier versions of PyTorch call it.
-        values = getattr(shapes, "var_to_val", None) or {}
-    by_name = {str(symbol): int(value) for symbol, value in values.items()}
+    by_name = shape_hints(fake_mode(graph))
 
     def hint(symbol: str) -> int | None:
         value = by_name.get(symbol)
@@ -59,7 +51,7 @@ class FakeValues:
 
     def __init__(self, mode: Any) -> None:
         self._mode = mode
-        self._kernels = mode is not None and in_kernel_invocation_manager is not None
+        self._kernels = meta_kernels(mode)
 
     def give(self, node: Node) -> None:
         """Set `meta["val"]` of a call, where all of its arguments have one."""
@@ -79,7 +71,7 @@ class FakeValues:
     def _run(self, target: Any, args: Any, kwargs: Any) -> Any:
         if target is operator.getitem:
             return args[0][args[1]]
-        if self._kernels and target in _BY_META_KERNEL and _is_static(args):
+        if self._kernels is not None and target in _BY_META_KERNEL and _is_static(args):
             return self._run_kernel(target, args, kwargs)
         with self._mode if self._mode is not None else nullcontext(), torch.no_grad():
             return target(*args, **kwargs)
@@ -88,7 +80,7 @@ class FakeValues:
         """Run the meta kernel at once. A dispatch of fake tensors ends there, too, after ten times as long."""
         first = args[0][0] if isinstance(args[0], (list, tuple)) else args[0]
         device = first.fake_device
-        with torch.no_grad(), in_kernel_invocation_manager(self._mode):
+        with torch.no_grad(), self._kernels():
             made = target(*args, **kwargs)
         wrap = self._mode.fake_tensor_converter.from_meta_and_device
         if isinstance(made, torch.Tensor):

@@ -11,7 +11,7 @@ from typing import Any
 from torch.fx import Graph, Node
 from torch.utils.flop_counter import flop_registry
 
-_NAMESPACES = ("_c10d_functional", "c10d_functional")
+from ._graphs import is_launch, is_wait
 
 
 def hold(graph: Graph) -> int:
@@ -45,13 +45,3 @@ def hold(graph: Graph) -> int:
             computed.append(node)
     preserve_node_ordering(graph, edges)
     return sum(map(len, edges.values()))
-
-
-def is_launch(node: Node) -> bool:
-    """Whether a node launches a collective."""
-    return getattr(node.target, "namespace", None) in _NAMESPACES and "wait_tensor" not in str(node.target)
-
-
-def is_wait(node: Node) -> bool:
-    """Whether a node waits for one."""
-    return getattr(node.target, "namespace", None) in _NAMESPACES and "wait_tensor" in str(node.target)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import time
 import warnings
+from pathlib import Path
 from typing import Any
 
-import torch
 from torch._inductor.custom_graph_pass import CustomGraphPass
 from torch.fx import Graph
 
@@ -16,12 +17,13 @@ from . import _groups, _ranks
 from ._edit import apply
 from ._fake import hints_of
 from ._flags import Flags, build
+from ._graphs import launches_of, outside
 from ._messages import BucketeerWarning, ConflictError, log
 from ._operators import describe
 from ._order import hold
+from ._private import graph_name, structured_artifact
 from ._reports import Report, add
-
-_NAMESPACES = ("_c10d_functional", "c10d_functional", "_c10d_functional_autograd")
+from ._times import times_of
 
 # What of Inductor decides the same things, and the values with which it does not.
 _CONFLICTS = {
@@ -32,11 +34,6 @@ _CONFLICTS = {
     "_fuse_ddp_communication": False,
     "aten_distributed_optimizations.enable_overlap_scheduling": False,
 }
-
-_OUTSIDE = (
-    "those of FSDP2 and DDP run outside of graphs, in hooks and in DDP's reducer; see docs/torch.md for the settings that bring "
-    "them in"
-)
 
 
 class BucketeerPass(CustomGraphPass):
@@ -54,7 +51,10 @@ class BucketeerPass(CustomGraphPass):
         timeout_s: float = 300.0,
         **options: Any,
     ) -> None:
-        self._flags = Flags.of(options, verify=verify)
+        times = options.get("times")
+        # A folder of `measure` has a file for each graph.
+        self._times = Path(times) if isinstance(times, (str, os.PathLike)) and Path(times).is_dir() else None
+        self._flags = Flags.of(options if self._times is None else {**options, "times": None}, verify=verify)
         self._check_ranks = check_ranks
         self._strict = strict
         self._timeout_s = timeout_s
@@ -64,8 +64,8 @@ class BucketeerPass(CustomGraphPass):
 
     def __call__(self, graph: Graph) -> None:
         """Rewrite one graph. If that fails, it stays as it was, and a warning says so."""
-        name = _name_of_graph()
-        before = _launches(graph)
+        name = graph_name()
+        before = launches_of(graph)
         try:
             report = self._rewrite(graph, name, before)
         except Exception as error:
@@ -82,7 +82,7 @@ class BucketeerPass(CustomGraphPass):
         if before == 0:
             if self._check_ranks:
                 _ranks.agree(name, [], self._timeout_s)
-            return Report(graph=name, outcome="empty", launches_before=0, launches_after=0, reason=_OUTSIDE)
+            return Report(graph=name, outcome="empty", launches_before=0, launches_after=0, reason=outside(graph))
         refuse_conflicts()
         seconds: dict[str, float] = {}
         clock = _Clock(seconds)
@@ -90,7 +90,19 @@ class BucketeerPass(CustomGraphPass):
         live = _native.read_live(graph, name, describe, _groups.ranks_of, hints_of(graph))
         clock.lap("read")
         work = live.plan if self._flags.plans else live.rewrite
-        told = work(list(self._flags.words), list(self._flags.files))
+        words, files = list(self._flags.words), list(self._flags.files)
+        notes: list[str] = []
+        if self._times is not None:
+            measured = times_of(self._times, graph)
+            if measured is None:
+                notes.append(f"{self._times} has no times of this graph; they are taken from shapes")
+            else:
+                words.append("--times=<times>")
+                files.append(("<times>", measured))
+        told = work(words, files)
+        unknown = [name for name, members in live.groups() if not members and not name.startswith("%")]
+        if unknown:
+            notes.append(f"c10d knows no group {', '.join(map(repr, unknown))} here, so that its ranks are not known")
         edits = live.edits()
         clock.lap("rewrite")
         if self._check_ranks:
@@ -106,8 +118,8 @@ class BucketeerPass(CustomGraphPass):
             graph=name,
             outcome=done if changed else "unchanged",
             launches_before=before,
-            launches_after=_launches(graph),
-            said=tuple(told.said),
+            launches_after=launches_of(graph),
+            said=(*notes, *told.said),
             summary=told.summary,
             seconds=seconds,
             json=told.report,
@@ -126,6 +138,8 @@ class BucketeerPass(CustomGraphPass):
         groups = _groups.all_groups()
         for part in (build(), self._flags, groups):
             digest.update(repr(part).encode() + b"\n")
+        for path in sorted(self._times.glob("*.json")) if self._times is not None else ():
+            digest.update(path.read_bytes())
         return f"bucketeer-{digest.hexdigest()}"
 
 
@@ -157,25 +171,6 @@ def refuse_conflicts() -> None:
             )
 
 
-def _launches(graph: Graph) -> int:
-    """Count the collectives of a graph."""
-    count = 0
-    for node in graph.nodes:
-        target = node.target
-        if node.op == "call_function" and getattr(target, "namespace", None) in _NAMESPACES and "wait_tensor" not in str(target):
-            count += 1
-    return count
-
-
-def _name_of_graph() -> str:
-    try:
-        from torch._functorch._aot_autograd.logging_utils import get_aot_graph_name
-
-        return str(get_aot_graph_name())
-    except ImportError:
-        return "graph"
-
-
 def _tell(report: Report) -> None:
     """Log a line, all at debug, and an artifact that tlparse shows."""
     log.info("%s", report.line())
@@ -184,8 +179,4 @@ def _tell(report: Report) -> None:
     for said in report.said:
         log.info("%s", said)
     if report.json:
-        torch._logging.trace_structured(
-            "artifact",
-            metadata_fn=lambda: {"name": f"bucketeer_{report.graph}", "encoding": "json"},
-            payload_fn=lambda: report.json,
-        )
+        structured_artifact(f"bucketeer_{report.graph}", lambda: report.json)

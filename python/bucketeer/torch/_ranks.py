@@ -11,6 +11,7 @@ import threading
 import torch.distributed as dist
 
 from ._messages import RanksDifferError
+from ._private import store_under
 
 # A group's name, its members' global ranks, and what it launches, in order.
 Launches = list[tuple[str, list[int], list[str]]]
@@ -27,12 +28,10 @@ def agree(graph: str, launches: Launches, timeout_s: float) -> None:
     """
     if not dist.is_initialized() or dist.get_world_size() == 1:
         return
-    from torch.distributed.distributed_c10d import _get_default_store
-
     with _lock:
         number = next(_counts)
     me, world = dist.get_rank(), dist.get_world_size()
-    store = dist.PrefixStore(f"bucketeer/{number}", _get_default_store())
+    store = store_under(f"bucketeer/{number}")
     mine = {_key(name, members): _digest(sequence) for name, members, sequence in launches}
     for name, members, sequence in launches:
         store.set(f"launches/{me}/{_key(name, members)}", json.dumps(sequence))
