@@ -58,13 +58,13 @@ def _edit(graph: Graph, nodes: list[Node], edits: _native.Edits, targets: dict[s
     """Make new nodes and give others their operands; give all nodes, by place."""
     every: list[Node] = list(nodes)
     named = {node.name: node for node in nodes} if any(created[4] for created in edits.created) else {}
-    fake = FakeValues(fake_mode(graph))
-    for name, target, args, kwargs, members in edits.created:
-        args, kwargs = _with_nodes(args, every), _with_nodes(kwargs, every)
-        node = graph.create_node("call_function", targets[target], args, kwargs, name=name)
-        undo.created.append(node)
-        every.append(node)
-        _describe(node, [named[member] for member in members if member in named], fake)
+    with FakeValues(fake_mode(graph)) as fake:
+        for name, target, args, kwargs, members in edits.created:
+            args, kwargs = _with_nodes(args, every), _with_nodes(kwargs, every)
+            node = graph.create_node("call_function", targets[target], args, kwargs, name=name)
+            undo.created.append(node)
+            every.append(node)
+            _describe(node, [named[member] for member in members if member in named], fake)
     for place, operands in edits.rewired:
         node = nodes[place]
         undo.arguments.append((node, node.args, node.kwargs))

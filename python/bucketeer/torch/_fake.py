@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
+from types import TracebackType
 from typing import Any
 
 import torch
@@ -15,6 +16,10 @@ from ._private import meta_kernels, shape_hints
 
 # What rewrites are made of: each has a meta kernel, which the dispatch of fake tensors would end up in as well.
 _BY_META_KERNEL = {
+    torch.ops._c10d_functional.all_gather_into_tensor.default,
+    torch.ops._c10d_functional.all_reduce.default,
+    torch.ops._c10d_functional.reduce_scatter_tensor.default,
+    torch.ops._c10d_functional.wait_tensor.default,
     torch.ops.aten.cat.default,
     torch.ops.aten.clone.default,
     torch.ops.aten.slice.Tensor,
@@ -47,11 +52,26 @@ def hints_of(graph: Graph) -> Callable[[str], int | None]:
 
 
 class FakeValues:
-    """Gives nodes their fake values, by running what they call on those of their arguments."""
+    """Gives nodes their fake values, by running what they call on those of their arguments; a context manager.
+
+    What rewrites are made of runs as meta kernels, where the dispatch of fake tensors ends up, too, after ten times as long.
+    """
 
     def __init__(self, mode: Any) -> None:
         self._mode = mode
         self._kernels = meta_kernels(mode)
+        self._inside = ExitStack()
+        self._is_inside = False
+
+    def __enter__(self) -> FakeValues:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._leave()
+
+    def _leave(self) -> None:
+        self._inside.close()
+        self._is_inside = False
 
     def give(self, node: Node) -> None:
         """Set `meta["val"]` of a call, where all of its arguments have one."""
@@ -73,16 +93,18 @@ class FakeValues:
             return args[0][args[1]]
         if self._kernels is not None and target in _BY_META_KERNEL and _is_static(args):
             return self._run_kernel(target, args, kwargs)
+        self._leave()
         with self._mode if self._mode is not None else nullcontext(), torch.no_grad():
             return target(*args, **kwargs)
 
     def _run_kernel(self, target: Any, args: Any, kwargs: Any) -> Any:
-        """Run the meta kernel at once. A dispatch of fake tensors ends there, too, after ten times as long."""
+        if not self._is_inside:
+            self._inside.enter_context(torch.no_grad())
+            self._inside.enter_context(self._kernels())
+            self._is_inside = True
         first = args[0][0] if isinstance(args[0], (list, tuple)) else args[0]
-        device = first.fake_device
-        with torch.no_grad(), self._kernels():
-            made = target(*args, **kwargs)
-        wrap = self._mode.fake_tensor_converter.from_meta_and_device
+        made = target(*args, **kwargs)
+        wrap, device = self._mode.fake_tensor_converter.from_meta_and_device, first.fake_device
         if isinstance(made, torch.Tensor):
             return wrap(self._mode, made, device)
         return type(made)(wrap(self._mode, part, device) for part in made)

@@ -117,9 +117,13 @@ def guarded(rank: int, *rest: Any) -> None:
 
 def main() -> None:
     """Run all ranks."""
-    parser = argparse.ArgumentParser()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model")
     parser.add_argument("world", type=int)
+    # PyTorch's cache of joint graphs tells meshes apart by their shape: where ranks share a folder, one gets the graph of another,
+    # with that one's groups.
+    if "hsdp" in sys.argv:
+        os.environ["TORCHINDUCTOR_AUTOGRAD_CACHE"] = "0"
     parser.add_argument("--options", type=json.loads, default={})
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
