@@ -2,6 +2,7 @@
 
 import pathlib
 import pickle
+from typing import Any
 
 import pytest
 
@@ -43,6 +44,10 @@ def test_faults_of_files_that_go_with_a_graph_are_of_the_input() -> None:
         bucketeer.plan(SMALL, costs={"schema": "another"})
 
 
+def given(keyword: str, value: Any) -> dict[str, Any]:
+    return {keyword: value}
+
+
 def test_an_unknown_keyword_is_refused_with_the_nearest() -> None:
     for function, keyword, nearest in (
         (bucketeer.rewrite, "all_gathr", "all_gather"),
@@ -51,7 +56,7 @@ def test_an_unknown_keyword_is_refused_with_the_nearest() -> None:
         (bucketeer.check_ranks, "hint_s", "hint"),
     ):
         with pytest.raises(bucketeer.OptionError, match=f"no option `{keyword}`; did you mean `{nearest}"):
-            function(SMALL, **{keyword: "1"})  # type: ignore[operator]
+            function(SMALL, **given(keyword, "1"))
     with pytest.raises(bucketeer.OptionError, match="no option `zzzzzz`$"):
         bucketeer.rewrite(SMALL, zzzzzz=1)
 
@@ -59,10 +64,11 @@ def test_an_unknown_keyword_is_refused_with_the_nearest() -> None:
 @pytest.mark.parametrize("option", ["out", "json", "dry_run", "color", "timeline"])
 def test_options_that_say_where_results_go_are_no_keywords(option: str) -> None:
     with pytest.raises(bucketeer.OptionError, match=f"no option `{option}`"):
-        bucketeer.rewrite(SMALL, **{option: "x"})
+        bucketeer.rewrite(SMALL, **given(option, "x"))
 
 
 def test_values_that_make_no_sense_are_refused_by_name() -> None:
+    options: dict[str, Any]
     for options, said in (
         ({"all_gather": "1 apple"}, "--all-gather `1 apple`"),
         ({"all_gather": True}, "all_gather: expected a word"),
@@ -80,7 +86,7 @@ def test_values_that_make_no_sense_are_refused_by_name() -> None:
             bucketeer.rewrite(SMALL, **options)
     for name in ("sweep", "as_written"):
         with pytest.raises(bucketeer.OptionError, match=f"{name} makes no graph"):
-            bucketeer.plan(SMALL, **{name: True})
+            bucketeer.plan(SMALL, **given(name, True))
     with pytest.raises(bucketeer.OptionError, match="found neither a file nor a machine"):
         bucketeer.plan(SMALL, profile="no-such-machine")
 

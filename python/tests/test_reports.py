@@ -61,7 +61,7 @@ def test_a_field_that_is_left_out_is_noticed() -> None:
         ("native/every_kind.bkt", {"permute": "1MB", "broadcast": "1MB"}),
     ],
 )
-def test_a_rewrite_tells_what_the_command_line_tells(fixtures: pathlib.Path, name: str, options: dict[str, str]) -> None:
+def test_a_rewrite_tells_what_the_command_line_tells(fixtures: pathlib.Path, name: str, options: dict[str, Any]) -> None:
     path = fixtures / name
     done = bucketeer.rewrite(path, verify=None, **options)
     flags = [f"--{key.replace('_', '-')}={value}" for key, value in options.items()]
@@ -88,6 +88,7 @@ def test_a_plan_tells_what_the_command_line_tells(fixtures: pathlib.Path, tmp_pa
     folder = fixtures / "plan/llama8b_l4_n8_t2048"
     graph, costs = folder / "graph.txt", folder / "costs.json"
     pipeline = "bucket-all-gather{cap=32MiB}"
+    options: dict[str, Any]
     for options in ({"memory": "same"}, {"pipeline": pipeline, "waits": 1, "effort": "low", "memory": "none"}):
         planned = bucketeer.plan(graph, costs=costs, **options)
         flags = [f"--{key}={value}" for key, value in options.items()]
@@ -137,12 +138,13 @@ def test_what_is_in_a_graph_is_told_as_by_the_command_line(fixtures: pathlib.Pat
 
 
 def test_verdicts_are_told_as_by_the_command_line(tmp_path: pathlib.Path) -> None:
+    cases: list[dict[str, Any]] = [{}, {"eval": True}, {"eval": True, "shrink": True, "outputs_may_share": True}]
     before = tmp_path / "before.bkt"
     before.write_text(SMALL)
     for text in (SMALL, SMALL.replace("x, sum", "x, max"), bucketeer.rewrite(SMALL, all_reduce="1KiB").text):
         after = tmp_path / "after.bkt"
         after.write_text(text)
-        for options in ({}, {"eval": True}, {"eval": True, "shrink": True, "outputs_may_share": True}):
+        for options in cases:
             found = bucketeer.verify(before, after, **options)
             ran = command("verify", before, after, "--json", *(f"--{key.replace('_', '-')}" for key in options))
             assert ran.stdout == found.json and (ran.returncode == 0) == found.equal

@@ -40,11 +40,20 @@ def test_what_is_given_says_what_comes_back(fixtures: pathlib.Path, fx: str) -> 
         bucketeer.rewrite(3)  # type: ignore[call-overload]
 
 
+def test_a_program_of_torch_export_is_rewritten_as_bytes(fixtures: pathlib.Path) -> None:
+    path = fixtures / "export/tiny.pt2"
+    of_file, of_bytes = bucketeer.rewrite(path), bucketeer.rewrite(path.read_bytes())
+    assert of_file.text == of_bytes.text and of_file.text[:2] == b"PK" and of_file.json == of_bytes.json
+    assert bucketeer.inspect(of_file.text).report.input_format == "export"
+    as_json = bucketeer.rewrite(SMALL, to="json", all_reduce="1KiB")
+    assert json.loads(as_json.text)["format"] == "bucketeer-graph"
+
+
 def test_a_module_of_xla_is_rewritten_with_caps_as_text_numbers_and_lists(hlo: str) -> None:
     as_text = bucketeer.rewrite(hlo, all_reduce="12KiB")
     as_number = bucketeer.rewrite(hlo, all_reduce=12 << 10)
     as_list = bucketeer.rewrite(hlo, all_reduce=["12KiB", 12 << 10])
-    assert as_text.text == as_number.text == as_list.text != hlo
+    assert as_text.text == as_number.text == as_list.text == bucketeer.rewrite(hlo, all_reduce=12 * 1024.0).text != hlo
     assert as_text.text.startswith("HloModule") and len(as_text.buckets) > 0
     assert bucketeer.rewrite(hlo, all_reduce=["4KiB", "12KiB"]).text != as_text.text
 
