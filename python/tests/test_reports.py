@@ -125,7 +125,9 @@ module @step {
 def test_what_is_in_a_graph_is_told_as_by_the_command_line(fixtures: pathlib.Path) -> None:
     texts = [(fixtures / name).read_text() for name in ("fx/live_dynamic.backward.txt", "native/every_kind.bkt")]
     twice = "x = input f32[4]\na = all_reduce(x, sum, G:2)\noutput(a, a)\n"
-    for text in (*texts, twice, STABLE):
+    barrier = "x = input f32[4]\nb = c10d.barrier.default(x)\noutput(x)\n"
+    assert len(bucketeer.inspect(barrier).graphs[0].other_communication) == 1
+    for text in (*texts, twice, barrier, STABLE):
         found = bucketeer.inspect(text)
         ran = command("inspect", "-", "--json", stdin=text)
         assert ran.stdout == found.json, ran.stderr
