@@ -43,6 +43,7 @@ pub fn run(arguments: RewriteArgs) -> Result<ExitStatus> {
         return together::run(&mut job, files);
     }
     job.fit_to(&document).with_context(|| label.clone())?;
+    job.spell_groups(&mut document).with_context(|| label.clone())?;
     progress.pause(|| advice::notes(&document).iter().for_each(|note| talk::say(note)));
     progress.pause(|| job.passes.notes.iter().for_each(|note| talk::say(note)));
     progress.pause(|| job.facts.apply(&mut document))?;
