@@ -65,15 +65,20 @@ def _start(mesh: Mesh, weight: tuple, bias: tuple, batch: tuple) -> Callable[[],
     return start
 
 
-def _partitioned_step(params: Any, batch: jax.Array) -> tuple[Any, jax.Array]:
-    loss, gradients = jax.value_and_grad(forward)(params, batch)
-    return update(params, gradients), loss
+def _partitioned_step() -> Callable[[Any, jax.Array], tuple[Any, jax.Array]]:
+    """A step of its own each time: jax keeps what it compiled by function, for all who jit the same one."""
+
+    def step(params: Any, batch: jax.Array) -> tuple[Any, jax.Array]:
+        loss, gradients = jax.value_and_grad(forward)(params, batch)
+        return update(params, gradients), loss
+
+    return step
 
 
 def data_parallel_partitioned(on: Mesh | None = None, **jit: Any) -> Program:
     """Data-parallel, by shardings: XLA makes the all-reduces of gradients."""
     on = on or mesh(data=8)
-    return Program(_start(on, (), (), ("data",)), jax.jit(_partitioned_step, donate_argnums=0, **jit))
+    return Program(_start(on, (), (), ("data",)), jax.jit(_partitioned_step(), donate_argnums=0, **jit))
 
 
 def data_parallel_written(on: Mesh | None = None, **jit: Any) -> Program:
@@ -160,7 +165,8 @@ def pipeline(on: Mesh | None = None, **jit: Any) -> Program:
 def tensor_parallel(on: Mesh | None = None, **jit: Any) -> Program:
     """Two axes of a mesh: data, and the columns of weights."""
     on = on or mesh(data=4, model=2)
-    return Program(_start(on, ("data", "model"), ("model",), ("data",)), jax.jit(_partitioned_step, donate_argnums=0, **jit))
+    start = _start(on, ("data", "model"), ("model",), ("data",))
+    return Program(start, jax.jit(_partitioned_step(), donate_argnums=0, **jit))
 
 
 def both(on: Mesh | None = None, **jit: Any) -> Program:
@@ -174,7 +180,7 @@ def both(on: Mesh | None = None, **jit: Any) -> Program:
     sharded = jax.shard_map(norms, mesh=on, in_specs=(P("data"), P("data")), out_specs=P(), check_vma=False)
 
     def step(params: Any, batch: jax.Array) -> tuple[Any, jax.Array]:
-        new, loss = _partitioned_step(params, batch)
+        new, loss = _partitioned_step()(params, batch)
         found, means = sharded(params, batch)
         return new, loss + sum(jax.tree.leaves(found)) + means.sum()
 

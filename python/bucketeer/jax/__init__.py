@@ -13,9 +13,9 @@ for report in bucketeer.jax.reports():
 Needs jax 0.10.2. `docs/jax.md` says what happens, and what is refused.
 """
 
+from ._private import UnsupportedJax  # First: it says what is missing. # isort: split
 from ._compile import BucketingError, BucketingWarning
 from ._context import bucketing
-from ._private import UnsupportedJax
 from ._report import Report, clear_reports, reports
 
 __all__ = [

@@ -68,7 +68,7 @@ def rewrite_written(module: ir.Module, options: dict[str, Any]) -> tuple[ir.Modu
         if _types(was) != _types(now):
             raise Refused("the rewritten module takes or gives other types than the module did")
         for key in ("arg_attrs", "res_attrs"):
-            _take_attributes(now, key, _attributes(was, key), _attributes(now, key))
+            _take_attributes(now, key, _attributes(was, key), _of_shardy(new, _attributes(now, key)))
         _take_module_attributes(module, new)
         new.operation.verify()
     return new, rewritten
@@ -139,6 +139,15 @@ def _attributes(function: Any, key: str) -> list[dict[str, ir.Attribute]]:
     if key not in function.attributes:
         return [{} for _ in range(count)]
     return [{named.name: named.attr for named in ir.DictAttr(each)} for each in ir.ArrayAttr(function.attributes[key])]
+
+
+def _of_shardy(module: ir.Module, attributes: list[dict]) -> list[dict]:
+    """Attributes without shardings in the words of XLA's older partitioner, where a module has those of the newer one.
+    On the way to HLO text every result gets one as soon as one has; jax takes it for a module of the older partitioner."""
+    frontend = module.operation.attributes.get("mhlo.frontend_attributes")
+    if frontend is None or "xla.sdy.meshes" not in ir.DictAttr(frontend):
+        return attributes
+    return [{name: value for name, value in each.items() if name != "mhlo.sharding"} for each in attributes]
 
 
 def _take_attributes(function: Any, key: str, was: list[dict], shardings: list[dict]) -> None:

@@ -36,7 +36,7 @@ NAMES = {
     "jax._src.compiler": ["backend_compile_and_load", "compile_or_get_cached", "_cache_write"],
     "jax._src.cache_key": ["custom_hook"],
     "jax._src.interpreters.mlir": ["module_to_bytecode"],
-    "jaxlib._hlo": ["HloModule", "hlo_module_from_text"],
+    "jaxlib._hlo": ["HloPrintOptions", "hlo_module_from_text"],
     "jaxlib._jax": ["CompileOnlyPyClient", "mlir"],
     "jaxlib._jax.mlir": ["mlir_module_to_xla_computation"],
     "jaxlib.xla_client": ["CompileOptions", "HloSharding"],
@@ -115,7 +115,9 @@ def bytecode(module: ir.Module) -> bytes:
 def hlo_text(module: ir.Module) -> str:
     """A module as HLO text, with all of its constants."""
     computation = _jax.mlir.mlir_module_to_xla_computation(bytecode(module), False, False)
-    return computation.get_hlo_module().to_string()
+    options = _hlo.HloPrintOptions()
+    options.print_large_constants = True
+    return computation.get_hlo_module().to_string(options)
 
 
 def from_hlo_text(text: str, context: ir.Context) -> ir.Module:
