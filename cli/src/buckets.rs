@@ -326,8 +326,8 @@ fn absurd_caps(options: &BucketOptions) -> Option<String> {
 }
 
 /// Whether a graph gathers tensors of more than one dtype.
-fn gathers_several_dtypes(document: &Document) -> bool {
-    document.graphs().iter().any(|graph| {
+fn gathers_several_dtypes(graphs: &[Graph]) -> bool {
+    graphs.iter().any(|graph| {
         let gathers = graph.order().iter().copied().filter(|&id| {
             graph.collective(id).is_some_and(|made| matches!(made.kind, CollectiveKind::AllGather { .. }))
         });
@@ -338,11 +338,41 @@ fn gathers_several_dtypes(document: &Document) -> bool {
     })
 }
 
+/// What passes are fitted to.
+#[derive(Clone, Copy, Debug)]
+pub struct Form<'a> {
+    /// The form that the result has words of.
+    pub format: Format,
+    /// Whether the order of the nodes was chosen as a schedule.
+    pub is_scheduled: bool,
+    /// What the input suggests as cap, in bytes.
+    pub suggested_cap_bytes: Option<u64>,
+    /// The graphs.
+    pub graphs: &'a [Graph],
+}
+
+impl<'a> Form<'a> {
+    /// That of a document.
+    pub fn of(document: &'a Document) -> Self {
+        Self {
+            format: document.format(),
+            is_scheduled: document.is_scheduled(),
+            suggested_cap_bytes: document.suggested_cap_bytes(),
+            graphs: document.graphs(),
+        }
+    }
+
+    /// That of FX text, of one graph that is not text.
+    pub fn fx(graph: &'a Graph) -> Self {
+        Self { format: Format::Fx, is_scheduled: false, suggested_cap_bytes: None, graphs: std::slice::from_ref(graph) }
+    }
+}
+
 impl Passes {
     /// Fits the passes to the form of the file: in HLO text a merged collective takes its members as they are, and no
     /// value is a view of another. Refuses what the form has no words for.
-    pub fn fit_to(&mut self, document: &Document) -> Result<()> {
-        let is_pytorch = matches!(document.format(), Format::Fx | Format::Export);
+    pub fn fit_to(&mut self, form: &Form<'_>) -> Result<()> {
+        let is_pytorch = matches!(form.format, Format::Fx | Format::Export);
         let permutes = |pass: &Pass| matches!(pass, Pass::Bucket(options) if options.kind == BucketKind::Permute);
         if is_pytorch && !self.kinds_are_given && self.pipeline.passes.iter().any(permutes) {
             self.pipeline.passes.retain(|pass| !permutes(pass));
@@ -353,7 +383,7 @@ impl Passes {
             let lists = options.mode == Mode::Coalesced && options.kind == BucketKind::AllGather;
             if is_pytorch && lists && options.mixed_dtype == MixedDtype::Bytes {
                 options.mixed_dtype = MixedDtype::Split;
-                if !gathers_several_dtypes(document) {
+                if !gathers_several_dtypes(form.graphs) {
                     continue;
                 }
                 self.notes.push(
@@ -362,7 +392,7 @@ impl Passes {
                         .to_owned(),
                 );
             }
-            match document.format() {
+            match form.format {
                 Format::Fx if options.kind == BucketKind::Permute => {
                     bail!("FX text has no word for several permutes in one; it cannot be rewritten with --permute");
                 }
@@ -374,7 +404,7 @@ impl Passes {
                 Format::Hlo => {
                     // XLA's combiners take the suggestion of its annotator only where their caps are the default.
                     if options.policy == Policy::Xla && options.caps == BucketOptions::xla(options.kind).caps {
-                        options.suggested_cap_bytes = options.suggested_cap_bytes.or(document.suggested_cap_bytes());
+                        options.suggested_cap_bytes = options.suggested_cap_bytes.or(form.suggested_cap_bytes);
                     }
                     let has_form = !matches!(options.kind, BucketKind::Broadcast | BucketKind::AllToAll);
                     if has_form && !self.mode_is_given {

@@ -5,6 +5,7 @@ mod layout;
 mod memory;
 mod report;
 
+use crate::input::Files;
 use crate::units::{count, human};
 use crate::{ExitStatus, machine, output, talk, world};
 use anyhow::{Context as _, Result, anyhow, bail};
@@ -183,7 +184,7 @@ impl Job {
         }
         let rates = match &arguments.rates {
             None => None,
-            Some(word) => match machine::profile("--rates", word)?.rates {
+            Some(word) => match machine::profile("--rates", word, &Files::on_disk())?.rates {
                 Some(rates) => Some(rates),
                 None => bail!("--rates {word}: this profile has no rates; expected one that has"),
             },

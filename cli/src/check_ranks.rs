@@ -1,10 +1,10 @@
 //! `check-ranks`: whether all ranks launch the same, and none waits for another in a ring.
 
 use crate::advice::Answered as _;
-use crate::fault::InputFault;
-use crate::input::{FactsArgs, File};
+use crate::fault::{InputFault, OptionFault, Refusal};
+use crate::input::{FactsArgs, File, Files};
 use crate::{ExitStatus, input, output};
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Result, anyhow};
 use bucketeer::check::ranks::{Launch, RankFault, RankOptions, RanksError, Stuck, check_ranks};
 use bucketeer::ir::Graph;
 use bucketeer::ir::communication::{Launch as Communicates, Launches};
@@ -32,22 +32,48 @@ pub struct CheckRanksArgs {
 
 /// Runs the command.
 pub fn run(arguments: CheckRanksArgs) -> Result<ExitStatus> {
-    let facts = arguments.facts.validate()?;
-    let files = input::read_ranks(&input::expand(arguments.graphs)?, &facts)?;
-    let reports = check(&files)?;
-    let text = if arguments.json {
-        let report = Report { format: "bucketeer-check-ranks", version: 1, graphs: &reports };
-        serde_json::to_string_pretty(&report).context("cannot write JSON")? + "\n"
-    } else {
-        reports.iter().map(|report| report.text(reports.len() > 1, files.len(), &files)).collect()
-    };
+    let prints_json = arguments.json;
+    let checked = check(arguments, &Files::on_disk())?;
+    let text = if prints_json { checked.json()? } else { checked.text() };
     output::to_stdout(text.as_bytes())?;
-    let agreed = reports.iter().all(|report| report.found.is_empty());
-    Ok(if agreed { ExitStatus::Accepted } else { ExitStatus::Rejected })
+    Ok(checked.exit_status())
+}
+
+/// The files of all ranks, and what was found in them.
+pub struct Checked {
+    files: Vec<File>,
+    reports: Vec<GraphReport>,
+}
+
+/// Reads the files and checks them.
+pub fn check(arguments: CheckRanksArgs, from: &Files) -> Result<Checked> {
+    let facts = arguments.facts.validate().map_err(OptionFault::of)?;
+    let files = input::read_ranks(&input::expand(arguments.graphs)?, &facts, from)?;
+    let reports = of_each_graph(&files)?;
+    Ok(Checked { files, reports })
+}
+
+impl Checked {
+    /// Whether all ranks agree.
+    pub fn exit_status(&self) -> ExitStatus {
+        let agree = self.reports.iter().all(|report| report.found.is_empty());
+        if agree { ExitStatus::Accepted } else { ExitStatus::Rejected }
+    }
+
+    /// What was found, as JSON text.
+    pub fn json(&self) -> Result<String> {
+        output::json(&Report { format: "bucketeer-check-ranks", version: 1, graphs: &self.reports })
+    }
+
+    /// What was found, for people.
+    pub fn text(&self) -> String {
+        let Self { files, reports } = self;
+        reports.iter().map(|report| report.text(reports.len() > 1, files.len(), files)).collect()
+    }
 }
 
 /// Checks the first graphs of all files, the second ones, and so on.
-fn check(files: &[File]) -> Result<Vec<GraphReport>> {
+fn of_each_graph(files: &[File]) -> Result<Vec<GraphReport>> {
     let first = files.first().map_or(0, |file| file.document.graphs().len());
     (0..first)
         .map(|index| {
@@ -61,11 +87,11 @@ fn check(files: &[File]) -> Result<Vec<GraphReport>> {
 /// Who is in a group is not known, which is beyond us; or the files do not fit each other.
 pub fn refused(files: &[File], error: RanksError) -> anyhow::Error {
     match error {
-        RanksError::UnknownMembers { .. } | RanksError::NoGraph => anyhow!(error.advised()),
+        RanksError::UnknownMembers { .. } | RanksError::NoGraph => anyhow!(Refusal(error.advised())),
         RanksError::Undecided { rank, ref node, .. } | RanksError::Bodies { rank, ref node, .. } => {
             let file = files.get(rank as usize);
             let place = file.and_then(|file| crate::fault::point_at(&file.label, &file.document, 0, node));
-            place.map_or_else(|| anyhow!("{error}"), |place| anyhow!("{error}\n{place}"))
+            anyhow!(Refusal(place.map_or_else(|| error.to_string(), |place| format!("{error}\n{place}"))))
         }
         RanksError::Disagree { rank, .. } => match files.get(rank as usize) {
             Some(file) => InputFault::of_file(&file.label, error).into(),

@@ -1,7 +1,7 @@
 //! `convert`: a file of graphs in another form.
 
 use crate::fault::InputFault;
-use crate::input::GraphArgs;
+use crate::input::{Files, GraphArgs};
 use crate::{ExitStatus, input, output, talk};
 use anyhow::{Result, bail};
 use bucketeer_formats::{Document, Format};
@@ -70,7 +70,7 @@ pub fn run(arguments: &ConvertArgs) -> Result<ExitStatus> {
             ),
         },
     };
-    let mut document = input::read_document(&arguments.input)?;
+    let mut document = input::read_document(&arguments.input, &Files::on_disk())?;
     let several = document.graphs().len();
     arguments.graph.apply(&mut document)?;
     if arguments.clean && (document.format() != Format::Fx || to != Format::Fx) {

@@ -7,18 +7,22 @@
 //!      |                                       ^ expected a value
 //! ```
 
-use bucketeer::ir::VerifyErrors;
+use bucketeer::ir::{Graph, VerifyErrors};
 use bucketeer_formats::fx::FxError;
 use bucketeer_formats::{Document, ReadError, SourceLocation};
 use std::fmt;
 
-/// The input is at fault: exit code 1. Holds the whole message.
+/// The input is at fault: exit code 1. Holds the whole message, and where the first fault stands if it stands anywhere.
 #[derive(Debug)]
-pub struct InputFault(String);
+pub struct InputFault {
+    message: String,
+    file: Option<String>,
+    place: Option<SourceLocation>,
+}
 
 impl fmt::Display for InputFault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
+        f.write_str(&self.message)
     }
 }
 
@@ -34,12 +38,18 @@ const MOST_FAULTS: usize = 20;
 impl InputFault {
     /// A fault of a whole file.
     pub fn of_file(file: &str, what: impl fmt::Display) -> Self {
-        Self(format!("{what}\n  {file}"))
+        Self { message: format!("{what}\n  {file}"), file: Some(file.to_owned()), place: None }
     }
 
-    /// A fault at a place that [`point_at`] showed.
-    pub fn of_place(place: &str, what: impl fmt::Display) -> Self {
-        Self(format!("{what}\n{place}"))
+    /// A fault of a node that [`place_of`] found; of the whole file if it did not.
+    pub fn of_place(file: &str, place: Option<SourceLocation>, what: impl fmt::Display) -> Self {
+        match place {
+            None => Self::of_file(file, what),
+            Some(place) => {
+                let message = format!("{what}\n{}", excerpt(file, &place, None));
+                Self { message, file: Some(file.to_owned()), place: Some(place) }
+            }
+        }
     }
 
     /// A file that is not a document.
@@ -47,8 +57,21 @@ impl InputFault {
         let what = shorten(&error.what());
         match error.place() {
             None => Self::of_file(file, what),
-            Some(place) => Self(format!("{what}\n{}", excerpt(file, &place, error.expected()))),
+            Some(place) => {
+                let message = format!("{what}\n{}", excerpt(file, &place, error.expected()));
+                Self { message, file: Some(file.to_owned()), place: Some(place) }
+            }
         }
+    }
+
+    /// The file, as messages name it; several are a line each.
+    pub fn file(&self) -> Option<&str> {
+        self.file.as_deref()
+    }
+
+    /// Where the first fault stands.
+    pub const fn place(&self) -> Option<&SourceLocation> {
+        self.place.as_ref()
     }
 
     /// A graph that could not be read, of a file in which others could.
@@ -56,11 +79,22 @@ impl InputFault {
         Self::of_read(file, &ReadError::Fx(error.clone()))
     }
 
+    /// A graph that was never text and is not well-formed.
+    pub fn of_graph(graph: &Graph, errors: &VerifyErrors) -> Self {
+        let mut message = format!("graph `{}` is not well-formed", graph.name);
+        for error in errors.0.iter().take(MOST_FAULTS) {
+            message.push_str(&format!("\n  {}", shorten(&error.to_string())));
+        }
+        message.push_str(&and_more(errors));
+        Self { message, file: None, place: None }
+    }
+
     /// A graph of a document that is not well-formed.
     pub fn of_verify(file: &str, document: &Document, graph: usize, errors: &VerifyErrors) -> Self {
         let text = document.source();
         let name = &document.graphs()[graph].name;
         let mut message = format!("graph `{name}` is not well-formed");
+        let mut first = None;
         for error in errors.0.iter().take(MOST_FAULTS) {
             let start = document.start_of(graph);
             let place = error.node().and_then(|node| definition(text, start, &node.name));
@@ -69,22 +103,63 @@ impl InputFault {
                 Some(place) => {
                     let bare = excerpt(file, &place, None);
                     message.push_str(&format!("\n  {}\n{bare}", shorten(&error)));
+                    first = first.or(Some(place));
                 }
                 None => message.push_str(&format!("\n  {}\n  {file}", shorten(&error))),
             }
         }
-        let rest = errors.0.len().saturating_sub(MOST_FAULTS);
-        if rest > 0 {
-            message.push_str(&format!("\n  ... and {rest} more"));
-        }
-        Self(message)
+        message.push_str(&and_more(errors));
+        Self { message, file: Some(file.to_owned()), place: first }
     }
+}
+
+/// How many faults are not shown.
+fn and_more(errors: &VerifyErrors) -> String {
+    match errors.0.len().saturating_sub(MOST_FAULTS) {
+        0 => String::new(),
+        rest => format!("\n  ... and {rest} more"),
+    }
+}
+
+/// What the options ask for makes no sense, or is not to be had of this input.
+#[derive(Debug)]
+pub struct OptionFault(anyhow::Error);
+
+impl OptionFault {
+    /// That this is so is what an error says.
+    pub fn of(error: anyhow::Error) -> Self {
+        Self(error)
+    }
+}
+
+impl fmt::Display for OptionFault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:#}", self.0)
+    }
+}
+
+impl std::error::Error for OptionFault {}
+
+/// A check says no, or cannot decide. Holds the whole message.
+#[derive(Debug)]
+pub struct Refusal(pub String);
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Refusal {}
+
+/// Where a node of a document's graph is defined; none where lines mean little, as in JSON.
+pub fn place_of(document: &Document, graph: usize, node: &str) -> Option<SourceLocation> {
+    definition(document.source(), document.start_of(graph), node)
 }
 
 /// The line that defines a node of a document's graph; none where lines mean little, as in JSON.
 pub fn point_at(file: &str, document: &Document, graph: usize, node: &str) -> Option<String> {
-    let place = definition(document.source(), document.start_of(graph), node)?;
-    Some(excerpt(file, &place, None))
+    Some(excerpt(file, &place_of(document, graph, node)?, None))
 }
 
 /// A text without what would scramble a terminal.

@@ -1,12 +1,13 @@
 //! Reading what the command line names.
 
-use crate::fault::InputFault;
+use crate::fault::{InputFault, OptionFault};
 use crate::units::count;
 use crate::{output, talk};
-use anyhow::{Context, Result, bail};
-use bucketeer::ir::Operators;
+use anyhow::{Context, Result, anyhow, bail};
+use bucketeer::ir::{Graph, Operators};
 use bucketeer_formats::stablehlo::is_stablehlo;
 use bucketeer_formats::{Document, GroupsError, GroupsFile, ReadError};
+use std::collections::BTreeMap;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
@@ -35,19 +36,67 @@ fn is_stdin(path: &Path) -> bool {
     path.as_os_str() == "-"
 }
 
-/// A file's bytes.
-fn read_bytes(path: &Path) -> Result<Vec<u8>> {
-    if is_stdin(path) {
-        let mut bytes = Vec::new();
-        std::io::stdin().lock().read_to_end(&mut bytes).context("cannot read stdin")?;
-        return Ok(bytes);
+/// Where files are read from: on disk and from stdin, unless their content was given.
+#[derive(Debug, Default)]
+pub struct Files {
+    /// By name. If there is such a map, stdin is somebody else's.
+    given: Option<BTreeMap<PathBuf, Vec<u8>>>,
+}
+
+impl Files {
+    /// Files on disk, and stdin.
+    pub const fn on_disk() -> Self {
+        Self { given: None }
     }
-    std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))
+
+    /// Files that have this content whatever is on disk, and beside them those on disk. There is no stdin.
+    pub const fn with(given: BTreeMap<PathBuf, Vec<u8>>) -> Self {
+        Self { given: Some(given) }
+    }
+
+    fn content(&self, path: &Path) -> Option<&[u8]> {
+        self.given.as_ref()?.get(path).map(Vec::as_slice)
+    }
+
+    /// Whether there is a file of that name.
+    pub fn has(&self, path: &Path) -> bool {
+        self.content(path).is_some() || path.exists()
+    }
+
+    /// A file's bytes.
+    pub fn read(&self, path: &Path) -> Result<Vec<u8>> {
+        if is_stdin(path) && self.content(path).is_none() {
+            if self.given.is_some() {
+                bail!("`-`: there is no standard input to read here");
+            }
+            let mut bytes = Vec::new();
+            std::io::stdin().lock().read_to_end(&mut bytes).context("cannot read stdin")?;
+            return Ok(bytes);
+        }
+        self.read_file(path)
+    }
+
+    /// The bytes of a file that is never stdin, whatever its name.
+    pub fn read_file(&self, path: &Path) -> Result<Vec<u8>> {
+        match self.content(path) {
+            Some(content) => Ok(content.to_owned()),
+            None => std::fs::read(path).with_context(|| format!("cannot read {}", label(path))),
+        }
+    }
+
+    /// A file of graphs, of which not all may have been read. What is on disk and may be large is left there.
+    fn open(&self, path: &Path) -> Result<Document> {
+        let read = match is_stdin(path) || self.content(path).is_some() {
+            true => Document::read(self.read(path)?),
+            false => Document::open(path).with_context(|| format!("cannot read {}", path.display()))?,
+        };
+        checked(&label(path), read)
+    }
 }
 
 /// A file of graphs. Those of it that cannot be read are said and left out.
-pub fn read_document(path: &Path) -> Result<Document> {
-    let document = read_any(path)?;
+pub fn read_document(path: &Path, files: &Files) -> Result<Document> {
+    let document = files.open(path)?;
     for error in document.unread() {
         talk::error(&InputFault::of_unread(&label(path), error).to_string());
     }
@@ -55,20 +104,12 @@ pub fn read_document(path: &Path) -> Result<Document> {
 }
 
 /// A file of graphs that belong to those of another file by their place: all of them have to be there.
-pub fn read_whole(path: &Path) -> Result<Document> {
-    let document = read_any(path)?;
+pub fn read_whole(path: &Path, files: &Files) -> Result<Document> {
+    let document = files.open(path)?;
     match document.unread().first() {
         Some(error) => Err(InputFault::of_unread(&label(path), error).into()),
         None => Ok(document),
     }
-}
-
-fn read_any(path: &Path) -> Result<Document> {
-    let read = match is_stdin(path) {
-        true => Document::read(read_bytes(path)?),
-        false => Document::open(path).with_context(|| format!("cannot read {}", path.display()))?,
-    };
-    checked(&label(path), read)
 }
 
 fn checked(label: &str, read: Result<Document, ReadError>) -> Result<Document> {
@@ -88,10 +129,10 @@ pub enum Inspected {
 }
 
 /// A file of graphs, or of StableHLO. Of what may be large only the beginning is looked at.
-pub fn read_inspected(path: &Path) -> Result<Inspected> {
+pub fn read_inspected(path: &Path, files: &Files) -> Result<Inspected> {
     const BEGINNING_BYTES: u64 = 64 << 10;
-    if is_stdin(path) {
-        let bytes = read_bytes(path)?;
+    if is_stdin(path) || files.content(path).is_some() {
+        let bytes = files.read(path)?;
         if is_stablehlo(&bytes) {
             return Ok(Inspected::StableHlo(bytes));
         }
@@ -107,9 +148,9 @@ pub fn read_inspected(path: &Path) -> Result<Inspected> {
         .read_to_end(&mut beginning)
         .with_context(|| format!("cannot read {}", path.display()))?;
     if is_stablehlo(&beginning) {
-        return Ok(Inspected::StableHlo(read_bytes(path)?));
+        return Ok(Inspected::StableHlo(files.read(path)?));
     }
-    read_document(path).map(|document| Inspected::Document(Box::new(document)))
+    read_document(path, files).map(|document| Inspected::Document(Box::new(document)))
 }
 
 /// A file and what it holds.
@@ -121,11 +162,11 @@ pub struct File {
 
 /// The files of all ranks, which hold as many well-formed graphs each: the nth ones belong together. One file may be the
 /// log of all.
-pub fn read_ranks(paths: &[PathBuf], facts: &Facts) -> Result<Vec<File>> {
+pub fn read_ranks(paths: &[PathBuf], facts: &Facts, from: &Files) -> Result<Vec<File>> {
     stdin_once(paths.iter().map(|path| &**path))?;
     let mut files: Vec<File> = Vec::new();
     for (place, path) in paths.iter().enumerate() {
-        let (document, label) = (read_whole(path)?, label(path));
+        let (document, label) = (read_whole(path, from)?, label(path));
         match split_by_rank(&document, &label)? {
             Some(logs) if paths.len() == 1 => files.extend(logs),
             Some(_) => return Err(InputFault::of_file(&label, "it is the log of several ranks; give it alone").into()),
@@ -137,7 +178,7 @@ pub fn read_ranks(paths: &[PathBuf], facts: &Facts) -> Result<Vec<File>> {
             }
         }
     }
-    of_ranks(files, facts)
+    of_ranks(files, facts, from)
 }
 
 /// The log of each rank by itself, if a file is the log of several.
@@ -201,10 +242,10 @@ pub fn expand(paths: Vec<PathBuf>) -> Result<Vec<PathBuf>> {
 }
 
 /// Gives the facts to the files of all ranks, and holds them against each other.
-pub fn of_ranks(read: Vec<File>, facts: &Facts) -> Result<Vec<File>> {
+pub fn of_ranks(read: Vec<File>, facts: &Facts, from: &Files) -> Result<Vec<File>> {
     let mut files: Vec<File> = Vec::new();
     for File { label, mut document } in read {
-        facts.apply(&mut document)?;
+        facts.apply(&mut document, from)?;
         well_formed(&label, &document)?;
         let here = document.graphs().len();
         if let Some(first) = files.first().map(|file| file.document.graphs().len()).filter(|&first| first != here) {
@@ -217,7 +258,7 @@ pub fn of_ranks(read: Vec<File>, facts: &Facts) -> Result<Vec<File>> {
 }
 
 /// Which graph of a file is meant.
-#[derive(Debug, clap::Args)]
+#[derive(Clone, Debug, clap::Args)]
 pub struct GraphArgs {
     /// Of a file of several graphs, work on this one only: its number, from 1, or its name
     #[arg(long = "graph", value_name = "N|NAME")]
@@ -241,14 +282,15 @@ impl GraphArgs {
                     if named.is_empty() { "no graph has that number or name" } else { "several have that name" };
                 let list =
                     graphs.iter().enumerate().map(|(index, graph)| format!("\n  {} `{}`", index + 1, graph.name));
-                bail!("--graph `{wanted}`: {problem}; there are{}", list.collect::<String>())
+                let list = list.collect::<String>();
+                bail!(OptionFault::of(anyhow!("--graph `{wanted}`: {problem}; there are{list}")))
             }
         }
     }
 }
 
 /// Facts about a graph that its file does not hold.
-#[derive(Debug, clap::Args)]
+#[derive(Clone, Debug, clap::Args)]
 pub struct FactsArgs {
     #[command(flatten)]
     graph: GraphArgs,
@@ -287,26 +329,31 @@ impl FactsArgs {
 
 impl Facts {
     /// Gives the facts to all graphs of a document.
-    pub fn apply(&self, document: &mut Document) -> Result<()> {
+    pub fn apply(&self, document: &mut Document, files: &Files) -> Result<()> {
         self.graph.apply(document)?;
+        self.apply_to(document.graphs_mut(), files)
+    }
+
+    /// Gives the facts to graphs.
+    pub fn apply_to(&self, graphs: &mut [Graph], files: &Files) -> Result<()> {
         for (symbol, value) in &self.hints {
-            for graph in document.graphs_mut() {
+            for graph in &mut *graphs {
                 graph.hints.insert(symbol.as_str().into(), *value);
             }
         }
         if let Some(path) = &self.ops {
             let fault = |error: &dyn std::fmt::Display| InputFault::of_file(&label(path), error.to_string());
-            let bytes = read_bytes(path)?;
+            let bytes = files.read(path)?;
             let text = std::str::from_utf8(&bytes).map_err(|error| fault(&error))?;
             let operators = Operators::parse(text).map_err(|error| fault(&error))?;
-            for graph in document.graphs_mut() {
+            for graph in &mut *graphs {
                 graph.operators.extend(&operators);
             }
         }
         let Some(path) = &self.groups else { return Ok(()) };
         let fault = |error: GroupsError| InputFault::of_file(&label(path), error);
-        let file = GroupsFile::parse(&read_bytes(path)?).map_err(fault)?;
-        for graph in document.graphs_mut() {
+        let file = GroupsFile::parse(&files.read(path)?).map_err(fault)?;
+        for graph in graphs {
             let missing = file.apply(graph).map_err(fault)?;
             if !missing.is_empty() {
                 let names: Vec<String> = missing.iter().map(|name| format!("`{name}`")).collect();

@@ -5,14 +5,15 @@ mod report;
 mod stablehlo;
 
 use crate::buckets::BucketArgs;
-use crate::fault::InputFault;
-use crate::input::{FactsArgs, Inspected};
+use crate::fault::{InputFault, OptionFault};
+use crate::input::{FactsArgs, Files, Inspected};
 use crate::table::{Align, Table};
 use crate::talk::Warning;
 use crate::units::{count, human, human_or_unknown};
 use crate::{ExitStatus, advice, input, output, talk};
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 use bucketeer::ir::VerifyErrors;
+use bucketeer_formats::stablehlo::StableCollective;
 use report::GraphReport;
 use std::path::PathBuf;
 
@@ -72,18 +73,46 @@ impl InspectArgs {
 
 /// Runs the command.
 pub fn run(arguments: InspectArgs) -> Result<ExitStatus> {
-    arguments.check()?;
-    let passes = arguments.buckets.validate()?;
-    let facts = arguments.facts.validate()?;
+    let (prints_json, out) = (arguments.json, arguments.out.clone());
+    let found = look(arguments, &Files::on_disk())?;
+    if let Found::Picture(text) = &found {
+        output::write(out.as_deref(), text.as_bytes())?;
+        return Ok(ExitStatus::Accepted);
+    }
+    if prints_json {
+        output::to_stdout(found.json()?.as_bytes())?;
+    } else {
+        found.say_faults();
+        output::to_stdout(found.text().as_bytes())?;
+        found.say_rest();
+    }
+    Ok(if found.is_well_formed() { ExitStatus::Accepted } else { ExitStatus::Rejected })
+}
+
+/// What was found in a file, or drawn of it.
+pub enum Found {
+    /// The drawing that was asked for.
+    Picture(String),
+    /// The collectives of a module of StableHLO.
+    StableHlo(Vec<StableCollective>),
+    /// What is in each graph, and what is wrong with those that are not well-formed.
+    Graphs { format: &'static str, reports: Vec<GraphReport>, faults: Vec<InputFault> },
+}
+
+/// Looks at a file.
+pub fn look(arguments: InspectArgs, files: &Files) -> Result<Found> {
+    arguments.check().map_err(OptionFault::of)?;
+    let passes = arguments.buckets.validate().map_err(OptionFault::of)?;
+    let facts = arguments.facts.validate().map_err(OptionFault::of)?;
     let label = input::label(&arguments.graph);
-    let mut document = match input::read_inspected(&arguments.graph)? {
+    let mut document = match input::read_inspected(&arguments.graph, files)? {
         Inspected::StableHlo(_) if arguments.dot || arguments.svg => {
             return Err(InputFault::of_file(&label, "StableHLO is listed only; draw the HLO text of the module").into());
         }
-        Inspected::StableHlo(bytes) => return stablehlo::run(&label, &bytes, arguments.json),
+        Inspected::StableHlo(bytes) => return stablehlo::find(&label, &bytes).map(Found::StableHlo),
         Inspected::Document(document) => *document,
     };
-    facts.apply(&mut document)?;
+    facts.apply(&mut document, files)?;
     advice::notes(&document).iter().for_each(|note| talk::say(note));
     if arguments.dot || arguments.svg {
         let form = match (arguments.svg, arguments.lanes) {
@@ -91,38 +120,62 @@ pub fn run(arguments: InspectArgs) -> Result<ExitStatus> {
             (true, false) => picture::Form::Svg,
             (true, true) => picture::Form::Lanes,
         };
-        return picture::run(&label, &document, passes, form, arguments.out.as_deref());
+        return picture::draw(&label, &document, passes, form).map(Found::Picture);
     }
-    let mut reports = Vec::new();
-    let mut verdict = ExitStatus::Accepted;
+    let (mut reports, mut faults) = (Vec::new(), Vec::new());
     for (index, graph) in document.graphs().iter().enumerate() {
         let errors = bucketeer::ir::verify(graph).err().map_or_else(Vec::new, |VerifyErrors(errors)| errors);
-        let texts = errors.iter().map(ToString::to_string).collect();
+        reports.push(GraphReport::of(graph, errors.iter().map(ToString::to_string).collect()));
         if !errors.is_empty() {
-            verdict = ExitStatus::Rejected;
-            if !arguments.json {
-                talk::insist(&format!(
-                    "error: {}",
-                    InputFault::of_verify(&label, &document, index, &VerifyErrors(errors))
-                ));
-            }
+            faults.push(InputFault::of_verify(&label, &document, index, &VerifyErrors(errors)));
         }
-        reports.push(GraphReport::of(graph, texts));
     }
-    if arguments.json {
-        let json = report::document(document.format().name(), &reports);
-        let json = serde_json::to_string_pretty(&json).context("cannot write JSON")?;
-        output::to_stdout((json + "\n").as_bytes())?;
-        return Ok(verdict);
+    Ok(Found::Graphs { format: document.format().name(), reports, faults })
+}
+
+impl Found {
+    /// Whether all graphs are well-formed.
+    pub fn is_well_formed(&self) -> bool {
+        !matches!(self, Self::Graphs { faults, .. } if !faults.is_empty())
     }
-    let mut lines = Vec::new();
-    for report in reports.iter().filter(|report| report.errors.is_empty()) {
-        lines.extend(listing(report));
+
+    /// As JSON text; empty for a drawing.
+    pub fn json(&self) -> Result<String> {
+        match self {
+            Self::Picture(_) => Ok(String::new()),
+            Self::StableHlo(found) => stablehlo::json(found),
+            Self::Graphs { format, reports, .. } => output::json(&report::document(format, reports)),
+        }
     }
-    lines.iter_mut().for_each(|line| line.push('\n'));
-    output::to_stdout(lines.concat().as_bytes())?;
-    reports.iter().flat_map(|report| &report.warnings).for_each(Warning::say);
-    Ok(verdict)
+
+    /// For people: a listing, or the drawing.
+    pub fn text(&self) -> String {
+        let mut lines = match self {
+            Self::Picture(text) => return text.clone(),
+            Self::StableHlo(found) => stablehlo::listing(found),
+            Self::Graphs { reports, .. } => {
+                reports.iter().filter(|report| report.errors.is_empty()).flat_map(listing).collect()
+            }
+        };
+        lines.iter_mut().for_each(|line| line.push('\n'));
+        lines.concat()
+    }
+
+    /// Says what is wrong with graphs that are not well-formed.
+    pub fn say_faults(&self) {
+        if let Self::Graphs { faults, .. } = self {
+            faults.iter().for_each(|fault| talk::insist(&format!("error: {fault}")));
+        }
+    }
+
+    /// Says what goes with the listing.
+    pub fn say_rest(&self) {
+        match self {
+            Self::Picture(_) => {}
+            Self::StableHlo(_) => talk::say(stablehlo::ONLY_LOOKED_AT),
+            Self::Graphs { reports, .. } => reports.iter().flat_map(|report| &report.warnings).for_each(Warning::say),
+        }
+    }
 }
 
 /// All lines about a graph.

@@ -4,9 +4,10 @@
 //! no; 2 the work could not be done: a file that cannot be read or written, options that make no sense, a check that
 //! cannot decide.
 //!
-//! [`main`] is the whole command line, for whatever program starts it.
+//! [`main`] is the whole command line, for whatever program starts it; [`api`] does what commands do on values in memory.
 
 mod advice;
+pub mod api;
 mod buckets;
 mod calibrate;
 mod check_ranks;

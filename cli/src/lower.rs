@@ -2,7 +2,7 @@
 
 use crate::advice::Answered as _;
 use crate::fault::InputFault;
-use crate::input::{Facts, FactsArgs};
+use crate::input::{Facts, FactsArgs, Files};
 use crate::units::{count, human as bytes};
 use crate::{ExitStatus, input, output, talk};
 use anyhow::{Context, Result, anyhow, bail};
@@ -97,8 +97,8 @@ pub fn run(arguments: LowerArgs) -> Result<ExitStatus> {
     let pipeline: Option<Pipeline> = arguments.pipeline.as_deref().map(str::parse).transpose().context("--pipeline")?;
     let facts: Facts = arguments.facts.validate()?;
     let label = input::label(&arguments.graph);
-    let mut document = input::read_document(&arguments.graph)?;
-    facts.apply(&mut document)?;
+    let mut document = input::read_document(&arguments.graph, &Files::on_disk())?;
+    facts.apply(&mut document, &Files::on_disk())?;
     input::well_formed(&label, &document)?;
     let Some(graph) = document.only_graph() else {
         bail!("{label} holds {}; lower one at a time, with --graph N", count(document.graphs().len(), "graph"));

@@ -2,6 +2,7 @@
 
 use anyhow::{Context, Result};
 use bucketeer_formats::Document;
+use serde::Serialize;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -10,6 +11,11 @@ use std::path::{Path, PathBuf};
 pub fn to_stdout(bytes: &[u8]) -> Result<()> {
     let mut stdout = io::stdout().lock();
     stdout.write_all(bytes).and_then(|()| stdout.flush()).context("cannot write to stdout")
+}
+
+/// A value as JSON text.
+pub fn json(value: &impl Serialize) -> Result<String> {
+    Ok(serde_json::to_string_pretty(value).context("cannot write JSON")? + "\n")
 }
 
 /// Whether whoever read our output has gone, which is not a failure of ours.

@@ -7,8 +7,8 @@ mod pictures;
 mod report;
 mod sweep;
 
-use crate::fault::InputFault;
-use crate::input::{Facts, FactsArgs};
+use crate::fault::{InputFault, OptionFault, Refusal};
+use crate::input::{Facts, FactsArgs, Files};
 use crate::proof::{self, Source};
 use crate::talk::Progress;
 use crate::units::time;
@@ -19,13 +19,14 @@ use bucketeer::ir::Graph;
 use bucketeer::passes::Pipeline;
 use bucketeer::passes::memory::MemoryCap;
 use bucketeer::passes::schedule::{
-    Buckets, Effort, PlanError, ScheduleOptions, Timeline, plan, plannable, waited_on_the_spot,
+    Buckets, Costs, Effort, PlanError, Planned, ScheduleOptions, Timeline, plan, plannable, waited_on_the_spot,
 };
-use bucketeer_formats::{Document, Format};
+use bucketeer_formats::Format;
 use costs::CostsArgs;
 use helps::Helps;
 use pictures::Shown;
 use std::path::PathBuf;
+use sweep::Sweep;
 
 /// Plans a step: which collectives travel together, and where each is launched and waited for
 ///
@@ -137,89 +138,223 @@ impl PicturesArgs {
 
 /// Runs the command.
 pub fn run(arguments: PlanArgs) -> Result<ExitStatus> {
-    let view = report::View { waits: arguments.waits, explain: arguments.explain, json: arguments.json };
-    let facts: Facts = arguments.facts.validate()?;
+    let found = of_file(&arguments, &Files::on_disk())?;
+    if let (Some(out), Some(text)) = (&arguments.out, &found.text) {
+        output::write(Some(out), text)?;
+    }
+    let text = if arguments.json { found.json()? } else { found.summary() };
+    output::to_stdout(text.as_bytes())?;
+    if !arguments.sweep {
+        arguments.pictures.draw(&found.came.source.name, &found.shown())?;
+    }
+    found.say_rest();
+    Ok(ExitStatus::Accepted)
+}
+
+/// A graph as it came.
+pub struct Came {
+    pub source: Graph,
+    run: Timeline,
+    cap_bytes: Option<u64>,
+}
+
+/// What came of it.
+enum Outcome {
+    /// Nothing was to be planned.
+    AsWritten,
+    Swept(Box<Sweep>),
+    Planned(Box<Made>),
+}
+
+/// A plan that was made.
+struct Made {
+    planned: Planned,
+    helps: Helps,
+    /// The graph as the passes bucketed it, if they were to.
+    bucketed: Option<Graph>,
+    /// By node of the planned graph.
+    costs: Costs,
+}
+
+/// What was found for a graph.
+pub struct Found {
+    pub came: Came,
+    outcome: Outcome,
+    /// The planned graph.
+    graph: Option<Graph>,
+    /// What is written of it.
+    pub text: Option<Vec<u8>>,
+    /// What is said behind all else.
+    rest: Vec<String>,
+    view: report::View,
+}
+
+/// Plans the graph of a file, and proves what will be written of it.
+pub fn of_file(arguments: &PlanArgs, files: &Files) -> Result<Found> {
+    let facts: Facts = arguments.facts.clone().validate().map_err(OptionFault::of)?;
     let label = input::label(&arguments.graph);
     let progress = Progress::start();
     progress.set(format!("reading {label}"));
-    let mut document = input::read_document(&arguments.graph)?;
-    progress.pause(|| facts.apply(&mut document))?;
+    let mut document = input::read_document(&arguments.graph, files)?;
+    progress.pause(|| facts.apply(&mut document, files))?;
     input::well_formed(&label, &document)?;
     let Some(source) = document.only_graph().cloned() else {
         let count = crate::units::count(document.graphs().len(), "graph");
-        bail!("{label} holds {count}; plan one at a time, with --graph N");
+        bail!(OptionFault::of(anyhow!("{label} holds {count}; plan one at a time, with --graph N")));
     };
-    let refused = |error: PlanError| anyhow!(InputFault::of_file(&label, error.to_string()));
-    plannable(&source).map_err(refused)?;
-    let costs = arguments.costs.of(&source, &label)?;
-    let before = Timeline::of(&source, &costs).map_err(|error| refused(error.into()))?;
-    let cap_bytes = arguments.memory.bytes(before.peak_bytes);
-    if arguments.as_written {
-        drop(progress);
-        let shown = [Shown { name: "as it came", graph: &source, run: &before }];
-        arguments.pictures.draw(&source.name, &shown)?;
-        return report::show(&source, &shown, None, cap_bytes, &view);
-    }
-    if arguments.sweep {
-        let found = sweep::sweep(&source, &costs, &before, arguments.effort.into(), &progress).map_err(refused)?;
-        drop(progress);
-        return sweep::show(&source, &found, arguments.json);
-    }
-    let mut options = ScheduleOptions::default();
-    (options.cap_bytes, options.effort) = (cap_bytes, arguments.effort.into());
-    let graph = &mut document.graphs_mut()[0];
-    let mut bucketed = None;
-    let costs = match &arguments.pipeline {
-        Some(pipeline) => {
-            progress.set("bucketing".to_owned());
-            pipeline.run(graph).map_err(|error| anyhow!(error).context(label.clone()))?;
-            let costs = costs.of_what_is_left(graph);
-            bucketed = Some(graph.clone());
-            costs
-        }
-        None => costs,
-    };
-    if arguments.pipeline.is_some() || arguments.buckets == BucketsWord::Kept {
-        options.buckets = Buckets::Kept;
-    }
-    progress.set("planning".to_owned());
-    let planned = match &arguments.own {
-        Some(path) => own::apply(path, graph, &label, &costs, cap_bytes)?,
-        None => plan(graph, &costs, &options).map_err(refused)?,
-    };
+    let (came, outcome) = arguments.work(source, &mut document.graphs_mut()[0], &label, files, &progress)?;
+    let Outcome::Planned(made) = &outcome else { return Ok(Found::unplanned(arguments, came, outcome)) };
     progress.set("proving".to_owned());
     // What is written is what is proven, read back.
     let text = document.print();
     let written = crate::rewrite::read_back(&label, &document, &text)?;
-    let proven = prove(&label, &document, &source, &written.graphs()[0])?;
-    progress.set("what would help".to_owned());
-    // Work that is as large as the plan's is not done for those in a hurry.
-    let helps = match options.effort {
-        Effort::Low => Helps::default(),
-        _ => {
-            let came = bucketed.as_ref().unwrap_or(&source);
-            Helps::of(came, &document.graphs()[0], &costs, &planned, &options).map_err(refused)?
-        }
-    };
-    drop(progress);
-    if let Some(out) = &arguments.out {
-        output::write(Some(out), &text)?;
-    }
-    let mut shown = vec![Shown { name: "as it came", graph: &source, run: &before }];
-    shown.extend(bucketed.as_ref().map(|graph| Shown { name: "bucketed", graph, run: &planned.before }));
-    let graph = &document.graphs()[0];
-    let verdict = report::show(graph, &shown, Some((&planned, &helps)), cap_bytes, &view)?;
-    shown.push(Shown { name: "planned", graph, run: &planned.after });
-    arguments.pictures.draw(&source.name, &shown)?;
-    proven.iter().for_each(|line| talk::say(line));
-    if source.scheduled {
-        talk::say("  buckets are kept, and so is the order of all but launches that are split from their waits");
+    let before = Source { file: &label, document: &document, graph: 0 };
+    let mut rest = prove(Some(before), &came.source, &written.graphs()[0])?;
+    let graph = document.graphs()[0].clone();
+    if came.source.scheduled {
+        let kept = "  buckets are kept, and so is the order of all but launches that are split from their waits";
+        rest.push(kept.to_owned());
     } else if matches!(document.format(), Format::Hlo) {
-        let written = waited_on_the_spot(&document.graphs()[0]);
-        let on_the_spot = Timeline::of(&written, &costs.of_what_is_left(&written))?;
-        talk::say(&buckets_alone(&on_the_spot));
+        let written = waited_on_the_spot(&graph);
+        let on_the_spot = Timeline::of(&written, &made.costs.of_what_is_left(&written))?;
+        rest.push(buckets_alone(&on_the_spot));
     }
-    Ok(verdict)
+    let view = arguments.view();
+    Ok(Found { came, outcome, graph: Some(graph), text: Some(text), rest, view })
+}
+
+/// Plans a graph that is not text, and proves it as it is in memory.
+pub fn of_graph(arguments: &PlanArgs, graph: &mut Graph, files: &Files) -> Result<Found> {
+    const LABEL: &str = "<graph>";
+    let facts: Facts = arguments.facts.clone().validate().map_err(OptionFault::of)?;
+    facts.apply_to(std::slice::from_mut(graph), files)?;
+    bucketeer::ir::verify(graph).map_err(|errors| InputFault::of_graph(graph, &errors))?;
+    let (came, outcome) = arguments.work(graph.clone(), graph, LABEL, files, &Progress::start())?;
+    let Outcome::Planned(_) = &outcome else { return Ok(Found::unplanned(arguments, came, outcome)) };
+    let rest = prove(None, &came.source, graph)?;
+    let view = arguments.view();
+    Ok(Found { came, outcome, graph: Some(graph.clone()), text: None, rest, view })
+}
+
+impl PlanArgs {
+    fn view(&self) -> report::View {
+        report::View { waits: self.waits, explain: self.explain }
+    }
+
+    /// Plans a graph in place, or does what else is asked for.
+    fn work(
+        &self,
+        source: Graph,
+        graph: &mut Graph,
+        label: &str,
+        files: &Files,
+        progress: &Progress,
+    ) -> Result<(Came, Outcome)> {
+        let refused = |error: PlanError| anyhow!(InputFault::of_file(label, error.to_string()));
+        plannable(&source).map_err(refused)?;
+        let costs = self.costs.of(&source, label, files)?;
+        let run = Timeline::of(&source, &costs).map_err(|error| refused(error.into()))?;
+        let cap_bytes = self.memory.bytes(run.peak_bytes);
+        let came = Came { source, run, cap_bytes };
+        if self.as_written {
+            return Ok((came, Outcome::AsWritten));
+        }
+        if self.sweep {
+            let swept = sweep::sweep(&came.source, &costs, &came.run, self.effort.into(), progress).map_err(refused)?;
+            return Ok((came, Outcome::Swept(Box::new(swept))));
+        }
+        let mut options = ScheduleOptions::default();
+        (options.cap_bytes, options.effort) = (cap_bytes, self.effort.into());
+        let mut bucketed = None;
+        let costs = match &self.pipeline {
+            Some(pipeline) => {
+                progress.set("bucketing".to_owned());
+                pipeline.run(graph).map_err(|error| anyhow!(error).context(label.to_owned()))?;
+                let costs = costs.of_what_is_left(graph);
+                bucketed = Some(graph.clone());
+                costs
+            }
+            None => costs,
+        };
+        if self.pipeline.is_some() || self.buckets == BucketsWord::Kept {
+            options.buckets = Buckets::Kept;
+        }
+        progress.set("planning".to_owned());
+        let planned = match &self.own {
+            Some(path) => own::apply(path, files, graph, label, &costs, cap_bytes)?,
+            None => plan(graph, &costs, &options).map_err(refused)?,
+        };
+        progress.set("what would help".to_owned());
+        // Work that is as large as the plan's is not done for those in a hurry.
+        let helps = match options.effort {
+            Effort::Low => Helps::default(),
+            _ => {
+                let came = bucketed.as_ref().unwrap_or(&came.source);
+                Helps::of(came, graph, &costs, &planned, &options).map_err(refused)?
+            }
+        };
+        Ok((came, Outcome::Planned(Box::new(Made { planned, helps, bucketed, costs }))))
+    }
+}
+
+impl Found {
+    fn unplanned(arguments: &PlanArgs, came: Came, outcome: Outcome) -> Self {
+        Self { came, outcome, graph: None, text: None, rest: Vec::new(), view: arguments.view() }
+    }
+
+    fn before(&self) -> Vec<Shown<'_>> {
+        let mut before = vec![Shown { name: "as it came", graph: &self.came.source, run: &self.came.run }];
+        if let Outcome::Planned(made) = &self.outcome {
+            let bucketed = made.bucketed.as_ref();
+            before.extend(bucketed.map(|graph| Shown { name: "bucketed", graph, run: &made.planned.before }));
+        }
+        before
+    }
+
+    /// How the graph ran and runs, to be drawn.
+    pub fn shown(&self) -> Vec<Shown<'_>> {
+        let mut shown = self.before();
+        if let (Outcome::Planned(made), Some(graph)) = (&self.outcome, &self.graph) {
+            shown.push(Shown { name: "planned", graph, run: &made.planned.after });
+        }
+        shown
+    }
+
+    fn told<T>(&self, tell: impl FnOnce(&report::Told<'_>) -> T) -> T {
+        let planned = match &self.outcome {
+            Outcome::Planned(made) => Some((&made.planned, &made.helps)),
+            Outcome::AsWritten | Outcome::Swept(_) => None,
+        };
+        let graph = self.graph.as_ref().unwrap_or(&self.came.source);
+        tell(&report::Told { graph, before: &self.before(), planned, cap_bytes: self.came.cap_bytes })
+    }
+
+    /// As JSON text.
+    pub fn json(&self) -> Result<String> {
+        match &self.outcome {
+            Outcome::Swept(swept) => sweep::json(&self.came.source, swept),
+            Outcome::AsWritten | Outcome::Planned(_) => self.told(|told| told.json(self.view.waits)),
+        }
+    }
+
+    /// For people.
+    pub fn summary(&self) -> String {
+        match &self.outcome {
+            Outcome::Swept(swept) => sweep::text(&self.came.source, swept),
+            Outcome::AsWritten | Outcome::Planned(_) => self.told(|told| told.text(&self.view)),
+        }
+    }
+
+    /// What runs when, as a page of its own; none of a sweep.
+    pub fn page(&self) -> Option<String> {
+        let is_swept = matches!(self.outcome, Outcome::Swept(_));
+        (!is_swept).then(|| pictures::page(&self.came.source.name, &self.shown()))
+    }
+
+    /// Says under which conditions it is proven, and what of it is written.
+    pub fn say_rest(&self) {
+        self.rest.iter().for_each(|line| talk::say(line));
+    }
 }
 
 /// What is written of the plan of a module that XLA orders itself: its buckets.
@@ -233,27 +368,23 @@ fn buckets_alone(on_the_spot: &Timeline) -> String {
 }
 
 /// Proves a planned graph, and says on which conditions.
-fn prove(label: &str, document: &Document, source: &Graph, result: &Graph) -> Result<Vec<String>> {
+fn prove(before: Option<Source<'_>>, source: &Graph, result: &Graph) -> Result<Vec<String>> {
     let options = Options { launches_may_move: true, ..Options::default() };
-    let before = Some(Source { file: label, document, graph: 0 });
+    let named = proof::named(before, &source.name);
     match check::prove_with(source, result, options) {
         check::Verdict::Equal(proof) => {
             let mut lines = vec!["  proven equal, where every rank runs this graph".to_owned()];
             lines.extend(proof::conditions(&proof).into_iter().map(|line| format!("    {line}")));
             Ok(lines)
         }
-        check::Verdict::Different(found) => bail!(
-            "{label}: graph `{}`: the plan does not compute what the graph does, or not provably. That is a fault of \
-             bucketeer, please report it. Nothing is written\n{}",
-            source.name,
+        check::Verdict::Different(found) => bail!(Refusal(format!(
+            "{named}: the plan does not compute what the graph does, or not provably. That is a fault of bucketeer, please \
+             report it. Nothing is written\n{}",
             proof::difference(&found, before, None)
-        ),
+        ))),
         check::Verdict::CannotDecide(found) => {
-            bail!(
-                "{label}: graph `{}` is not proven; nothing is written\n{}",
-                source.name,
-                proof::undecided(&found, before, None)
-            )
+            let why = proof::undecided(&found, before, None);
+            bail!(Refusal(format!("{named} is not proven; nothing is written\n{why}")))
         }
     }
 }

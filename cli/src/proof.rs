@@ -3,7 +3,7 @@
 use crate::fault;
 use crate::units::count;
 use bucketeer::check::{Assumption, Difference, Proof, Side, Term, Undecided, Verdict};
-use bucketeer_formats::Document;
+use bucketeer_formats::{Document, SourceLocation};
 use serde::Serialize;
 
 /// A graph of a file, to point at its nodes.
@@ -15,10 +15,20 @@ pub struct Source<'a> {
 }
 
 impl Source<'_> {
+    /// Where a node is defined.
+    pub fn place_of(&self, node: &str) -> Option<SourceLocation> {
+        fault::place_of(self.document, self.graph, node)
+    }
+
     /// The line of a node.
     pub fn point_at(&self, node: &str) -> Option<String> {
         fault::point_at(self.file, self.document, self.graph, node)
     }
+}
+
+/// A graph with its file, if it is of one.
+pub fn named(source: Option<Source<'_>>, graph: &str) -> String {
+    source.map_or_else(|| format!("graph `{graph}`"), |source| format!("{}: graph `{graph}`", source.file))
 }
 
 /// A difference: what differs, both terms, and the lines of both nodes. Of a graph that was never text there are none.

@@ -11,7 +11,7 @@ mod told;
 
 use crate::advice::Answered as _;
 use crate::fault::InputFault;
-use crate::input::{Facts, FactsArgs};
+use crate::input::{Facts, FactsArgs, Files};
 use crate::units::{count, human};
 use crate::{ExitStatus, input, output, talk, world};
 use anyhow::{Context, Result, anyhow, bail};
@@ -158,8 +158,8 @@ pub fn run(arguments: RunArgs) -> Result<ExitStatus> {
     let progress = talk::Progress::start();
     progress.set("reading".to_owned());
     let label = input::label(&job.graph);
-    let mut document = input::read_document(&job.graph)?;
-    progress.pause(|| job.facts.apply(&mut document))?;
+    let mut document = input::read_document(&job.graph, &Files::on_disk())?;
+    progress.pause(|| job.facts.apply(&mut document, &Files::on_disk()))?;
     input::well_formed(&label, &document)?;
     let Some(graph) = document.only_graph() else {
         let what = format!("it holds {}; `run` takes one, as --graph N says", count(document.graphs().len(), "graph"));

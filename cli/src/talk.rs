@@ -1,10 +1,11 @@
-//! Talk: what goes to stderr.
+//! Talk: what goes to stderr, or to whoever listens on this thread.
 
 use clap::ColorChoice;
 use clap::builder::styling::{AnsiColor, Style};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 use std::borrow::Cow;
+use std::cell::RefCell;
 use std::ffi::OsString;
 use std::io::{IsTerminal, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -31,6 +32,11 @@ impl TalkArgs {
         QUIET.store(self.quiet, Ordering::Relaxed);
         COLOURS.store(colours(self.color), Ordering::Relaxed);
         SOME_ERROR.store(false, Ordering::Relaxed);
+    }
+
+    /// Whether only what is wrong is to be said.
+    pub const fn is_quiet(&self) -> bool {
+        self.quiet
     }
 
     /// The same options, for another process of this program.
@@ -83,9 +89,49 @@ fn shows_colours() -> bool {
     }
 }
 
+/// What is said on one thread while somebody listens.
+#[derive(Debug, Default)]
+struct Listener {
+    quiet: bool,
+    lines: Vec<String>,
+}
+
+thread_local! {
+    static LISTENER: RefCell<Option<Listener>> = const { RefCell::new(None) };
+}
+
+/// Works, and gives back what was said meanwhile on this thread, none of which goes to stderr. Threads that the work starts
+/// are not heard.
+pub fn listen<T>(quiet: bool, work: impl FnOnce() -> T) -> (T, Vec<String>) {
+    /// Who listened before does so again, however the work ends.
+    struct Before(Option<Listener>);
+    impl Drop for Before {
+        fn drop(&mut self) {
+            LISTENER.set(self.0.take());
+        }
+    }
+    let _before = Before(LISTENER.replace(Some(Listener { quiet, lines: Vec::new() })));
+    let done = work();
+    (done, LISTENER.take().map_or_else(Vec::new, |listener| listener.lines))
+}
+
+/// Whether nothing is to be said but what is wrong.
+fn is_quiet() -> bool {
+    let of_listener = LISTENER.with_borrow(|listener| listener.as_ref().map(|listener| listener.quiet));
+    of_listener.unwrap_or_else(|| QUIET.load(Ordering::Relaxed))
+}
+
+/// Gives a text to whoever listens on this thread; false if nobody does.
+fn is_heard(text: &str) -> bool {
+    LISTENER.with_borrow_mut(|listener| {
+        let heard = listener.as_mut().map(|listener| listener.lines.push(text.to_owned()));
+        heard.is_some()
+    })
+}
+
 /// Says a line, unless nothing is to be said but what is wrong.
 pub fn say(text: &str) {
-    if !QUIET.load(Ordering::Relaxed) {
+    if !is_quiet() {
         insist(text);
     }
 }
@@ -93,6 +139,9 @@ pub fn say(text: &str) {
 /// Says a line that belongs to an error, however quiet it is to be. If nobody listens any more, that is no reason to
 /// stop.
 pub fn insist(text: &str) {
+    if is_heard(text) {
+        return;
+    }
     let _ = writeln!(std::io::stderr().lock(), "{}", painted(text, COLOURS.load(Ordering::Relaxed)));
 }
 
@@ -113,9 +162,11 @@ fn painted(text: &str, colours: bool) -> Cow<'_, str> {
 /// Whether something was wrong that the work went on without.
 static SOME_ERROR: AtomicBool = AtomicBool::new(false);
 
-/// Says what is wrong with a part of the input that is left out; [`had_error`] remembers.
+/// Says what is wrong with a part of the input that is left out; [`had_error`] remembers, unless somebody listens.
 pub fn error(text: &str) {
-    SOME_ERROR.store(true, Ordering::Relaxed);
+    if LISTENER.with_borrow(Option::is_none) {
+        SOME_ERROR.store(true, Ordering::Relaxed);
+    }
     insist(&format!("error: {text}"));
 }
 
@@ -159,8 +210,8 @@ pub struct Progress(ProgressBar);
 
 impl Progress {
     pub fn start() -> Self {
-        let quiet = QUIET.load(Ordering::Relaxed);
-        let bar = if quiet { ProgressBar::hidden() } else { ProgressBar::new_spinner() };
+        let is_heard = LISTENER.with_borrow(Option::is_some);
+        let bar = if is_heard || is_quiet() { ProgressBar::hidden() } else { ProgressBar::new_spinner() };
         let colours = COLOURS.load(Ordering::Relaxed);
         let template = if colours { "{spinner} {msg} {elapsed:.dim}" } else { "{spinner} {msg} {elapsed}" };
         if let Ok(style) = ProgressStyle::with_template(template) {
@@ -205,6 +256,26 @@ mod tests {
         assert_eq!(choice("bucketeer --color=blue"), ColorChoice::Auto);
         // That is for the processes of a launch.
         assert_eq!(choice("bucketeer launch --nproc 2 -- doctor --color always"), ColorChoice::Auto);
+    }
+
+    #[test]
+    fn what_is_said_is_heard_on_the_same_thread_only_and_only_for_as_long_as_somebody_listens() {
+        let ((inner, lines), outer) = listen(false, || {
+            say("one");
+            let other = std::thread::spawn(|| listen(true, || say("quiet")).1).join().unwrap();
+            assert!(other.is_empty());
+            listen(true, || {
+                say("not said");
+                advise("nor this");
+                warn("but this");
+                error("and this");
+                7
+            })
+        });
+        assert_eq!((inner, outer), (7, vec!["one".to_owned()]));
+        assert_eq!(lines, ["warning: but this", "error: and this"]);
+        let stopped = std::panic::catch_unwind(|| listen(false, || panic!("on purpose")));
+        assert!(stopped.is_err() && LISTENER.with_borrow(Option::is_none) && !had_error());
     }
 
     #[test]

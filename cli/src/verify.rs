@@ -1,12 +1,12 @@
 //! `verify`: whether two files of graphs compute the same, by proof and by running them.
 
 use crate::advice::Answered as _;
-use crate::fault::InputFault;
-use crate::input::FactsArgs;
+use crate::fault::{InputFault, OptionFault};
+use crate::input::{FactsArgs, Files};
 use crate::proof::{self, Source, VerdictReport};
 use crate::units::count;
 use crate::{ExitStatus, input, output, talk};
-use anyhow::{Context, Result};
+use anyhow::Result;
 use bucketeer::check::{self, Options};
 use bucketeer::ir::Graph;
 use bucketeer_eval::{Comparison, EvalError, EvalOptions, Scaling, ShrinkError};
@@ -53,15 +53,31 @@ pub struct VerifyArgs {
 
 /// Runs the command.
 pub fn run(arguments: VerifyArgs) -> Result<ExitStatus> {
-    let facts = arguments.facts.validate()?;
+    let prints_json = arguments.json;
+    let compared = compare(arguments, &Files::on_disk())?;
+    let text = if prints_json { compared.json()? } else { compared.text() };
+    output::to_stdout(text.as_bytes())?;
+    Ok(compared.exit_status())
+}
+
+/// Two files, and what was found of each pair of graphs.
+pub struct Compared {
+    labels: [String; 2],
+    documents: [Document; 2],
+    found: Vec<(check::Verdict, Option<Result<Evaluated, ShrinkError>>)>,
+}
+
+/// Reads both files and holds them against each other.
+pub fn compare(arguments: VerifyArgs, files: &Files) -> Result<Compared> {
+    let facts = arguments.facts.validate().map_err(OptionFault::of)?;
     input::stdin_once([&*arguments.before, &*arguments.after])?;
     let labels = [input::label(&arguments.before), input::label(&arguments.after)];
     let progress = talk::Progress::start();
     progress.set("reading".to_owned());
-    let mut before = input::read_whole(&arguments.before)?;
-    let mut after = input::read_whole(&arguments.after)?;
+    let mut before = input::read_whole(&arguments.before, files)?;
+    let mut after = input::read_whole(&arguments.after, files)?;
     for document in [&mut before, &mut after] {
-        progress.pause(|| facts.apply(document))?;
+        progress.pause(|| facts.apply(document, files))?;
     }
     same_count(&labels, &before, &after)?;
     input::well_formed(&labels[0], &before)?;
@@ -69,27 +85,44 @@ pub fn run(arguments: VerifyArgs) -> Result<ExitStatus> {
     let options =
         Options { outputs_may_share: arguments.outputs_may_share, launches_may_move: arguments.launches_may_move };
     let eval_options = EvalOptions { seed: arguments.seed.unwrap_or(0), ..EvalOptions::default() };
-    let mut pairs = Vec::new();
+    let mut found = Vec::new();
     for (old, new) in before.graphs().iter().zip(after.graphs()) {
         progress.set(format!("{}: proving", old.name));
         let verdict = check::prove_with(old, new, options);
         progress.set(format!("{}: running", old.name));
         let compared = arguments.eval.then(|| evaluate(old, new, &eval_options, arguments.shrink));
-        pairs.push(Pair { old, new, verdict, compared });
+        found.push((verdict, compared));
     }
-    drop(progress);
-    let text = if arguments.json {
-        let graphs = pairs.iter().map(PairReport::of).collect();
-        let report = Report { format: "bucketeer-verify", version: 1, graphs };
-        serde_json::to_string_pretty(&report).context("cannot write JSON")? + "\n"
-    } else {
-        let source = |side: usize, graph| Source { file: &labels[side], document: [&before, &after][side], graph };
+    Ok(Compared { labels, documents: [before, after], found })
+}
+
+impl Compared {
+    /// The worst that was found.
+    pub fn exit_status(&self) -> ExitStatus {
+        let statuses = self.pairs().into_iter().map(|pair| pair.exit_status());
+        statuses.max_by_key(|status| rank(*status)).unwrap_or(ExitStatus::Accepted)
+    }
+
+    fn pairs(&self) -> Vec<Pair<'_>> {
+        let graphs = self.documents[0].graphs().iter().zip(self.documents[1].graphs());
+        let found = self.found.iter().map(|(verdict, compared)| (verdict, compared.as_ref()));
+        graphs.zip(found).map(|((old, new), (verdict, compared))| Pair { old, new, verdict, compared }).collect()
+    }
+
+    /// What was found, as JSON text.
+    pub fn json(&self) -> Result<String> {
+        let graphs = self.pairs().iter().map(PairReport::of).collect();
+        output::json(&Report { format: "bucketeer-verify", version: 1, graphs })
+    }
+
+    /// What was found, for people.
+    pub fn text(&self) -> String {
+        let source = |side: usize, graph| Source { file: &self.labels[side], document: &self.documents[side], graph };
+        let pairs = self.pairs();
         let several = pairs.len() > 1;
         let text = |(index, pair): (usize, &Pair<'_>)| pair.text(several, source(0, index), source(1, index)) + "\n";
         pairs.iter().enumerate().map(text).collect()
-    };
-    output::to_stdout(text.as_bytes())?;
-    Ok(pairs.iter().map(Pair::exit_status).max_by_key(|status| rank(*status)).unwrap_or(ExitStatus::Accepted))
+    }
 }
 
 /// Runs both graphs, at small sizes if they are too large and may be scaled.
@@ -125,13 +158,13 @@ const fn rank(status: ExitStatus) -> u8 {
 struct Pair<'a> {
     old: &'a Graph,
     new: &'a Graph,
-    verdict: check::Verdict,
+    verdict: &'a check::Verdict,
     /// If it was asked for.
-    compared: Option<Result<Evaluated, ShrinkError>>,
+    compared: Option<&'a Result<Evaluated, ShrinkError>>,
 }
 
 /// What came of running two graphs.
-struct Evaluated {
+pub struct Evaluated {
     comparison: Comparison,
     /// If they were scaled down.
     scaling: Option<Scaling>,
@@ -178,12 +211,12 @@ const SIZES_SHOWN: usize = 6;
 
 impl Pair<'_> {
     fn exit_status(&self) -> ExitStatus {
-        let proven = match &self.verdict {
+        let proven = match self.verdict {
             check::Verdict::Equal(_) => ExitStatus::Accepted,
             check::Verdict::Different(_) => ExitStatus::Rejected,
             check::Verdict::CannotDecide(_) => ExitStatus::Undecided,
         };
-        let compared = match &self.compared {
+        let compared = match self.compared {
             None => ExitStatus::Accepted,
             Some(Ok(evaluated)) => evaluated.exit_status(),
             Some(Err(ShrinkError::Eval(EvalError::Unrelated(_)))) => ExitStatus::Rejected,
@@ -197,7 +230,7 @@ impl Pair<'_> {
         if named {
             text.push_str(&format!("graph `{}`: ", self.old.name));
         }
-        match &self.verdict {
+        match self.verdict {
             check::Verdict::Equal(proof) => {
                 let stats = &proof.stats;
                 text.push_str(&format!(
@@ -211,7 +244,7 @@ impl Pair<'_> {
             check::Verdict::Different(found) => text.push_str(&proof::difference(found, Some(before), Some(after))),
             check::Verdict::CannotDecide(found) => text.push_str(&proof::undecided(found, Some(before), Some(after))),
         }
-        match &self.compared {
+        match self.compared {
             None => {}
             Some(Ok(evaluated)) => text.push_str(&evaluated.text()),
             Some(Err(error)) => text.push_str(&format!("\ncannot evaluate: {}", error.advised())),
@@ -278,12 +311,12 @@ impl PairReport {
             },
             Err(error) => EvaluationReport::CannotEvaluate { reason: error.to_string() },
         };
-        let scaling = pair.compared.iter().flatten().find_map(|evaluated| evaluated.scaling.as_ref());
+        let scaling = pair.compared.into_iter().flatten().find_map(|evaluated| evaluated.scaling.as_ref());
         Self {
             before: pair.old.name.clone(),
             after: pair.new.name.clone(),
-            proof: VerdictReport::from(&pair.verdict),
-            evaluation: pair.compared.as_ref().map(evaluation),
+            proof: VerdictReport::from(pair.verdict),
+            evaluation: pair.compared.map(evaluation),
             scaling: scaling.map(ScalingReport::of),
         }
     }

@@ -1,11 +1,17 @@
 //! What Python imports as `bucketeer._native`; `python/bucketeer` is written over it.
 
+mod errors;
+mod text;
+
 use pyo3::prelude::*;
 
 /// The module.
 #[pymodule]
 mod _native {
     use super::*;
+
+    #[pymodule_export]
+    use super::text::{check_ranks, inspect, main, options, plan, rewrite, verify};
 
     /// Version of the library.
     #[pymodule_init]

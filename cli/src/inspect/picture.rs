@@ -1,14 +1,13 @@
 //! `inspect --dot` and `--svg`: the collectives as a picture.
 
-use crate::buckets::Passes;
-use crate::fault::InputFault;
-use crate::{ExitStatus, output, talk};
+use crate::buckets::{self, Passes};
+use crate::fault::{InputFault, OptionFault};
+use crate::talk;
 use anyhow::{Result, anyhow};
 use bucketeer::passes::PipelineError;
 use bucketeer_draw::buckets::Buckets;
 use bucketeer_draw::{Drawing, Lanes, dot, lanes_svg, svg};
 use bucketeer_formats::Document;
-use std::path::Path;
 
 /// What to draw.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -25,21 +24,21 @@ pub enum Form {
 const MOST_IN_SIGHT: usize = 1000;
 
 /// Draws all graphs of a document, with the buckets that these passes would make.
-pub fn run(label: &str, document: &Document, mut passes: Passes, form: Form, out: Option<&Path>) -> Result<ExitStatus> {
-    passes.fit_to(document)?;
+pub fn draw(label: &str, document: &Document, mut passes: Passes, form: Form) -> Result<String> {
+    passes.fit_to(&buckets::Form::of(document)).map_err(OptionFault::of)?;
     passes.notes.iter().for_each(|note| talk::say(note));
     let (mut drawings, mut lanes) = (Vec::new(), Vec::new());
     for (index, graph) in document.graphs().iter().enumerate() {
         passes.warn_of_strangers(graph);
-        let buckets = Buckets::planned(graph, &passes.pipeline).map_err(|error| match error {
+        let drawn = Buckets::planned(graph, &passes.pipeline).map_err(|error| match error {
             PipelineError::Input(errors) => InputFault::of_verify(label, document, index, &errors).into(),
             error => anyhow!(error).context(format!("{label}: graph `{}`", graph.name)),
         })?;
         if form == Form::Lanes {
-            lanes.push(Lanes::of(graph, &buckets));
+            lanes.push(Lanes::of(graph, &drawn));
             continue;
         }
-        let drawing = Drawing::of(graph, &buckets);
+        let drawing = Drawing::of(graph, &drawn);
         if drawing.collective_count() > MOST_IN_SIGHT {
             talk::advise(&format!(
                 "graph `{}` has {} collectives, more than a person can see at once; --svg --lanes draws them by \
@@ -50,11 +49,9 @@ pub fn run(label: &str, document: &Document, mut passes: Passes, form: Form, out
         }
         drawings.push(drawing);
     }
-    let text = match form {
+    Ok(match form {
         Form::Dot => dot(&drawings),
         Form::Svg => svg(&drawings),
         Form::Lanes => lanes_svg(&lanes),
-    };
-    output::write(out, text.as_bytes())?;
-    Ok(ExitStatus::Accepted)
+    })
 }

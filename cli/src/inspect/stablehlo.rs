@@ -1,40 +1,45 @@
 //! The collectives of a StableHLO module.
 
 use crate::fault::InputFault;
+use crate::output;
 use crate::table::{Align, Table};
 use crate::units::{count, human, human_or_unknown};
-use crate::{ExitStatus, output, talk};
-use anyhow::{Context, Result};
+use anyhow::Result;
 use bucketeer_formats::stablehlo::{StableCollective, collectives};
 
-/// Lists them.
-pub fn run(label: &str, bytes: &[u8], json: bool) -> Result<ExitStatus> {
+/// Finds them.
+pub fn find(label: &str, bytes: &[u8]) -> Result<Vec<StableCollective>> {
     let text = std::str::from_utf8(bytes).map_err(|error| InputFault::of_file(label, error))?;
-    let found = collectives(text).map_err(|error| InputFault::of_file(label, error))?;
-    if json {
-        let list: Vec<serde_json::Value> = found.iter().map(as_json).collect();
-        let json = serde_json::json!({
-            "format": "bucketeer-inspect",
-            "version": 1,
-            "input_format": "stablehlo",
-            "collectives": list,
-        });
-        output::to_stdout((serde_json::to_string_pretty(&json).context("cannot write JSON")? + "\n").as_bytes())?;
-        return Ok(ExitStatus::Accepted);
-    }
+    collectives(text).map_err(|error| InputFault::of_file(label, error).into())
+}
+
+/// As JSON text.
+pub fn json(found: &[StableCollective]) -> Result<String> {
+    let list: Vec<serde_json::Value> = found.iter().map(as_json).collect();
+    output::json(&serde_json::json!({
+        "format": "bucketeer-inspect",
+        "version": 1,
+        "input_format": "stablehlo",
+        "collectives": list,
+    }))
+}
+
+/// For people, line by line.
+pub fn listing(found: &[StableCollective]) -> Vec<String> {
     let mut lines = vec![format!("StableHLO: {}", count(found.len(), "collective"))];
     if !found.is_empty() {
-        lines.extend(table(&found));
+        lines.extend(table(found));
         let known: u64 = found.iter().filter_map(|one| one.bytes).fold(0, u64::saturating_add);
         let unknown = found.iter().filter(|one| one.bytes.is_none()).count();
         let rest = if unknown > 0 { format!(", without {unknown} of unknown size") } else { String::new() };
         lines.push(format!("bytes: {}{rest}", human(known)));
     }
-    lines.iter_mut().for_each(|line| line.push('\n'));
-    output::to_stdout(lines.concat().as_bytes())?;
-    talk::say("StableHLO is only looked at; rewriting happens on HLO text: `lowered.compile().as_text()`");
-    Ok(ExitStatus::Accepted)
+    lines
 }
+
+/// What else there is to say of it.
+pub const ONLY_LOOKED_AT: &str =
+    "StableHLO is only looked at; rewriting happens on HLO text: `lowered.compile().as_text()`";
 
 fn as_json(one: &StableCollective) -> serde_json::Value {
     serde_json::json!({

@@ -2,6 +2,7 @@
 
 use crate::advice::Answered as _;
 use crate::fault::InputFault;
+use crate::input::Files;
 use crate::machine::{profile, read_text};
 use anyhow::Result;
 use bucketeer::ir::Graph;
@@ -27,20 +28,20 @@ pub struct CostsArgs {
 
 impl CostsArgs {
     /// What the graph costs: as a file says, or on a machine.
-    pub fn of(&self, graph: &Graph, label: &str) -> Result<Costs> {
+    pub fn of(&self, graph: &Graph, label: &str, files: &Files) -> Result<Costs> {
         if let Some(path) = &self.costs {
-            let (file, text) = read_text(path)?;
+            let (file, text) = read_text(path, files)?;
             return match Costs::from_json(&text) {
                 Ok((costs, _)) => Ok(costs),
                 Err(error) => Err(InputFault::of_file(&file, error.to_string()).into()),
             };
         }
         let word = self.profile.as_deref().unwrap_or_default();
-        let profile = profile("--profile", word)?;
+        let profile = profile("--profile", word, files)?;
         let (file, measured) = match &self.times {
             None => (label.to_owned(), Map::default()),
             Some(path) => {
-                let (file, text) = read_text(path)?;
+                let (file, text) = read_text(path, files)?;
                 let measured = times_from_json(&text).map_err(|error| InputFault::of_file(&file, error.to_string()))?;
                 (file, measured)
             }

@@ -1,6 +1,7 @@
 //! A plan of the user's own, from a file.
 
 use crate::fault::InputFault;
+use crate::input::Files;
 use crate::machine::read_text;
 use crate::units::human;
 use anyhow::Result;
@@ -12,8 +13,15 @@ use std::path::Path;
 const MOST_FAULTS: usize = 20;
 
 /// Puts the plan of a file into a graph, which `label` names.
-pub fn apply(path: &Path, graph: &mut Graph, label: &str, costs: &Costs, cap_bytes: Option<u64>) -> Result<Planned> {
-    let (file, text) = read_text(path)?;
+pub fn apply(
+    path: &Path,
+    files: &Files,
+    graph: &mut Graph,
+    label: &str,
+    costs: &Costs,
+    cap_bytes: Option<u64>,
+) -> Result<Planned> {
+    let (file, text) = read_text(path, files)?;
     let own = OwnPlan::from_json(&text).map_err(|error| InputFault::of_file(&file, error.to_string()))?;
     plan_own(graph, costs, &own, cap_bytes).map_err(|error| {
         match error {

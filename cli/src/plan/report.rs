@@ -2,59 +2,68 @@
 
 use super::helps::Helps;
 use super::pictures::{Shown, explained};
+use crate::output;
 use crate::table::{Align, Table};
 use crate::units::{human, time};
-use crate::{ExitStatus, output};
-use anyhow::{Context, Result};
+use anyhow::Result;
 use bucketeer::ir::Graph;
 use bucketeer::passes::schedule::{Bound, Launch, LowerBound, Planned, Timeline};
 use serde::Serialize;
 
-/// How much is shown, and in which form.
+/// How much is shown.
 #[derive(Clone, Copy, Debug)]
 pub struct View {
+    /// Most of the dearest waits.
     pub waits: usize,
     pub explain: bool,
-    pub json: bool,
 }
 
-/// Shows how a graph runs, and how it ran before it was planned: as it came first. `graph` is what runs now.
-pub fn show(
-    graph: &Graph,
-    before: &[Shown<'_>],
-    planned: Option<(&Planned, &Helps)>,
-    cap_bytes: Option<u64>,
-    view: &View,
-) -> Result<ExitStatus> {
-    let (planned, helps) = planned.unzip();
-    let came = before[0].run;
-    let now = planned.map_or(came, |planned| &planned.after);
-    let text = if view.json {
-        let report = Report {
+/// How a graph runs, and how it ran before it was planned.
+pub struct Told<'a> {
+    /// What runs now.
+    pub graph: &'a Graph,
+    /// How it ran: as it came first.
+    pub before: &'a [Shown<'a>],
+    /// What was planned, and what would help.
+    pub planned: Option<(&'a Planned, &'a Helps)>,
+    pub cap_bytes: Option<u64>,
+}
+
+impl Told<'_> {
+    fn now(&self) -> &Timeline {
+        self.planned.map_or(self.before[0].run, |(planned, _)| &planned.after)
+    }
+
+    /// As JSON text, with so many of the dearest waits.
+    pub fn json(&self, most_waits: usize) -> Result<String> {
+        let Self { graph, before, cap_bytes, .. } = *self;
+        let (planned, helps) = self.planned.unzip();
+        output::json(&Report {
             format: "bucketeer-plan",
             version: 1,
             graph: &graph.name,
             cap_bytes,
-            as_written: Run::of(came),
+            as_written: Run::of(before[0].run),
             bucketed: before.get(1).map(|bucketed| Run::of(bucketed.run)),
             planned: planned.map(|planned| Run::of(&planned.after)),
             bounds: planned.map_or(Vec::new(), |planned| BoundReport::all(&planned.bounds)),
             bounds_as_written: planned.map_or(Vec::new(), |planned| BoundReport::all(&planned.bounds_as_written)),
             helps,
-            waits: dearest(now, view.waits).map(|launch| Wait::of(graph, launch)).collect(),
-        };
-        serde_json::to_string_pretty(&report).context("cannot write JSON")? + "\n"
-    } else {
-        let mut lines = summary(graph, before, planned, cap_bytes);
+            waits: dearest(self.now(), most_waits).map(|launch| Wait::of(graph, launch)).collect(),
+        })
+    }
+
+    /// For people.
+    pub fn text(&self, view: &View) -> String {
+        let (planned, helps) = self.planned.unzip();
+        let mut lines = summary(self.graph, self.before, planned, self.cap_bytes);
         lines.extend(helps.map(Helps::lines).into_iter().flatten());
-        lines.extend(waits(graph, now, view.waits));
+        lines.extend(waits(self.graph, self.now(), view.waits));
         if view.explain {
-            lines.extend(explained(graph, now));
+            lines.extend(explained(self.graph, self.now()));
         }
         lines.join("\n") + "\n"
-    };
-    output::to_stdout(text.as_bytes())?;
-    Ok(ExitStatus::Accepted)
+    }
 }
 
 /// How much of the communication hides behind computation.

@@ -1,11 +1,11 @@
 //! What a step takes for several caps on memory, and for several caps on buckets.
 
 use super::report::{Run, hidden};
+use crate::output;
 use crate::table::{Align, Table};
 use crate::talk::Progress;
 use crate::units::{human, time};
-use crate::{ExitStatus, output};
-use anyhow::{Context, Result};
+use anyhow::Result;
 use bucketeer::ir::Graph;
 use bucketeer::passes::bucketing::{BucketKind, BucketOptions};
 use bucketeer::passes::schedule::{Buckets, Costs, Effort, PlanError, ScheduleOptions, Timeline, bucket_options, plan};
@@ -97,30 +97,25 @@ fn bucket(graph: &mut Graph, cap_bytes: Option<u64>) -> Result<(), PipelineError
     Pipeline::rewrite(passes).run(graph).map(|_| ())
 }
 
-/// Shows a sweep.
-pub fn show(graph: &Graph, sweep: &Sweep, json: bool) -> Result<ExitStatus> {
-    let text = if json {
-        let report = Report {
-            format: "bucketeer-plan-sweep",
-            version: 1,
-            graph: &graph.name,
-            as_written: Run::of(&sweep.came),
-            memory: sweep
-                .memory
-                .iter()
-                .map(|(cap_bytes, run)| MemoryReport { cap_bytes: *cap_bytes, planned: Run::of(run) })
-                .collect(),
-            caps: sweep.caps.iter().map(CapReport::of).collect(),
-        };
-        serde_json::to_string_pretty(&report).context("cannot write JSON")? + "\n"
-    } else {
-        let mut lines = vec![format!("graph `{}`", graph.name)];
-        lines.extend(memory_table(sweep));
-        lines.extend(caps_table(sweep));
-        lines.join("\n") + "\n"
-    };
-    output::to_stdout(text.as_bytes())?;
-    Ok(ExitStatus::Accepted)
+/// A sweep as JSON text.
+pub fn json(graph: &Graph, sweep: &Sweep) -> Result<String> {
+    let memory = sweep.memory.iter();
+    output::json(&Report {
+        format: "bucketeer-plan-sweep",
+        version: 1,
+        graph: &graph.name,
+        as_written: Run::of(&sweep.came),
+        memory: memory.map(|(cap_bytes, run)| MemoryReport { cap_bytes: *cap_bytes, planned: Run::of(run) }).collect(),
+        caps: sweep.caps.iter().map(CapReport::of).collect(),
+    })
+}
+
+/// A sweep for people.
+pub fn text(graph: &Graph, sweep: &Sweep) -> String {
+    let mut lines = vec![format!("graph `{}`", graph.name)];
+    lines.extend(memory_table(sweep));
+    lines.extend(caps_table(sweep));
+    lines.join("\n") + "\n"
 }
 
 fn memory_table(sweep: &Sweep) -> Vec<String> {

@@ -1,6 +1,6 @@
 //! The options of `rewrite`: as typed, then as validated.
 
-use crate::buckets::{BucketArgs, Passes, SwitchWord};
+use crate::buckets::{BucketArgs, Form, Passes, SwitchWord};
 use crate::convert::FormatWord;
 use crate::input::{self, Facts, FactsArgs};
 use crate::output::{RANK, of_rank};
@@ -138,18 +138,18 @@ pub fn check_out_of_ranks(out: Option<&Path>, json: bool) -> Result<()> {
 
 impl Job {
     /// Fits the passes to the form of the file. Refuses what the form has no words for, and modules that are scheduled.
-    pub fn fit_to(&mut self, document: &Document) -> Result<()> {
-        if document.is_scheduled() && !self.keep_schedule {
+    pub fn fit_to(&mut self, form: &Form<'_>) -> Result<()> {
+        if form.is_scheduled && !self.keep_schedule {
             bail!(
                 "the module is scheduled (`is_scheduled=true`): the order of its text was chosen for it, and a merge \
                  moves instructions; rewrite a dump from before the schedule, such as one of `--xla_dump_hlo_pass_re`, \
                  or say --keep-schedule to merge only what moves no other instruction"
             );
         }
-        if document.is_scheduled() && self.graphs.len() > 1 {
+        if form.is_scheduled && self.graphs.len() > 1 {
             bail!("scheduled modules of several ranks are not rewritten together");
         }
-        self.passes.fit_to(document)
+        self.passes.fit_to(form)
     }
 
     /// Spells groups as was asked for.

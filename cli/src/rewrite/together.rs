@@ -2,10 +2,12 @@
 
 use super::args::Job;
 use super::report::{Before, GraphReport};
-use super::{Times, prove, readback, say_dry_run, summary, write_json};
+use super::{Times, json, prove, readback, say_dry_run, summary};
 use crate::advice::Answered as _;
+use crate::buckets::Form;
 use crate::fault::InputFault;
 use crate::input::File;
+use crate::proof::Source;
 use crate::talk::Warning;
 use crate::{ExitStatus, check_ranks, output, talk};
 use anyhow::{Context, Result, anyhow, bail};
@@ -18,7 +20,7 @@ use bucketeer_formats::{Document, Format};
 pub fn run(job: &mut Job, mut files: Vec<File>) -> Result<ExitStatus> {
     let progress = talk::Progress::start();
     let mut times = Times::default();
-    files.iter().try_for_each(|file| job.fit_to(&file.document).with_context(|| file.label.clone()))?;
+    files.iter().try_for_each(|file| job.fit_to(&Form::of(&file.document)).with_context(|| file.label.clone()))?;
     files.iter_mut().try_for_each(|file| job.spell_groups(&mut file.document).with_context(|| file.label.clone()))?;
     let job = &*job;
     progress.pause(|| job.passes.notes.iter().for_each(|note| talk::say(note)));
@@ -52,7 +54,10 @@ pub fn run(job: &mut Job, mut files: Vec<File>) -> Result<ExitStatus> {
         progress.set(format!("{}: prove", report.graph));
         let File { label, document } = &files[rank];
         let result = &written[rank].as_ref().unwrap_or(document).graphs()[*index];
-        let proof = times.measure("prove", || prove::prove(job, label, document, *index, source.as_ref(), result))?;
+        let proof = times.measure("prove", || {
+            let before = Source { file: label, document, graph: *index };
+            prove::prove(job, Some(before), source.as_ref(), result)
+        })?;
         report.take_proof(proof);
     }
     (0..count).try_for_each(|index| times.measure("check ranks", || agree(&files, index)))?;
@@ -70,7 +75,7 @@ pub fn run(job: &mut Job, mut files: Vec<File>) -> Result<ExitStatus> {
         say_dry_run(job.out.as_deref());
     }
     if job.json {
-        write_json(job, &reports)?;
+        output::to_stdout(json(job, &reports)?.as_bytes())?;
     }
     Ok(ExitStatus::Accepted)
 }

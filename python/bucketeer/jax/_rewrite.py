@@ -3,52 +3,41 @@
 from __future__ import annotations
 
 import dataclasses
-import json
-import os
-import subprocess
-import tempfile
 from typing import Any
+
+from .. import rewrite as rewrite_text
+from ..reports import RewrittenGraph
 
 
 @dataclasses.dataclass(frozen=True)
 class Rewritten:
-    """What a rewrite made of a text."""
+    """What a rewrite made of a module."""
 
     text: str
     before: dict[str, int]
+    """Collectives by kind."""
     after: dict[str, int]
     buckets: int
+    """How many were made."""
     remarks: tuple[str, ...]
+    """Why collectives were left alone."""
 
 
 def rewrite(text: str, options: dict[str, Any]) -> Rewritten:
-    """Merges the collectives of HLO text, in one buffer each, with groups as lists."""
-    # TODO: call `bucketeer.rewrite` once it is there; this starts the program instead.
-    words = [f"--verify={'on' if options['verify'] else 'off'}"]
-    for name, value in options.items():
-        if name != "verify":
-            words.append(f"--{name.replace('_', '-')}={value}")
-    with tempfile.TemporaryDirectory() as folder:
-        out = os.path.join(folder, "out.hlo")
-        command = [os.environ.get("BUCKETEER", "bucketeer"), "rewrite", "-", "--mode", "concat"]
-        command += ["--groups-as", "lists", "-q", "--json", "-o", out, *words]
-        ran = subprocess.run(command, input=text, capture_output=True, text=True)
-        if ran.returncode:
-            raise RuntimeError(ran.stderr.strip())
-        with open(out, encoding="utf-8") as file:
-            return of_report(file.read(), json.loads(ran.stdout))
+    """Merges the collectives of HLO text, those of a bucket in one buffer, and spells groups as lists."""
+    made = rewrite_text(text, mode="concat", groups_as="lists", **options)
+    (graph,) = made.graphs
+    before, after = _counts(graph)
+    alone = (
+        f"{remark.name} is left alone: {remark.alone.because}" for remark in graph.remarks if remark.alone is not None
+    )
+    return Rewritten(made.text, before, after, len(graph.buckets), tuple(alone))
 
 
-def of_report(text: str, document: dict[str, Any]) -> Rewritten:
-    """A text with what its report says."""
-    (graph,) = document["graphs"]
-    before, after = {}, {}
-    for row in graph["collectives"]:
-        for counts, side in ((before, "before"), (after, "after")):
-            counts[row["kind"]] = counts.get(row["kind"], 0) + row[side]["count"]
-    alone = [
-        f"{remark['name']} is left alone: {remark['alone']['because']}"
-        for remark in graph["remarks"]
-        if "alone" in remark
-    ]
-    return Rewritten(text, before, after, len(graph["buckets"]), tuple(alone))
+def _counts(graph: RewrittenGraph) -> tuple[dict[str, int], dict[str, int]]:
+    before: dict[str, int] = {}
+    after: dict[str, int] = {}
+    for row in graph.collectives:
+        before[row.kind] = before.get(row.kind, 0) + row.before.count
+        after[row.kind] = after.get(row.kind, 0) + row.after.count
+    return before, after
