@@ -103,31 +103,31 @@ class _Job:
             return self.as_it_was()
         self.check()
         wanted = self.options.rewrite_options()
-        written = _modules.rewrite_written(self.module, wanted) if has_written else None
-        module = written[0] if written else self.module
-        if not may_be_partitioned:
-            return self.finish(module, written and written[1], None)
+        merged, written = _modules.rewrite_written(self.module, wanted) if has_written else (None, None)
+        module = merged or self.module
         spent = self.seconds()
-        compile_options = self.without_combiners() if written else self.compile_options
-        executable, text = self.compile_with_text(module, compile_options)
-        if written:
-            self.check_donation(executable)
-        else:
+        if not may_be_partitioned:
+            executable = self.as_it_was() if merged is None else self.call_merged(merged)
+            return self.report(executable, written, None, spent)
+        executable, text = self.compile_with_text(module, self.without_combiners() if merged else self.compile_options)
+        if merged is None:
             self.first = executable
-        # What the program wrote is merged by now; only what the partitioner added is left.
-        if has_written and not _has_more(text, written, self.options):
-            return self.report(executable, written and written[1], None, spent)
+        else:
+            self.check_donation(executable)
+        # What the program wrote has been looked at; only what the partitioner added is left.
+        if written and not _has_more(text, written, self.options):
+            return self.report(executable, written, None, spent)
         shardings = [list(map(_private.sharding_text, found or [])) for found in _shardings(executable)]
         new, partitioned = _modules.rewrite_partitioned(self.module, text, wanted, *shardings)
-        if new is None:
-            return self.report(executable, written and written[1], partitioned)
         spent = self.seconds()
-        options = self.without_combiners()
-        # The wrapper is written in the words of XLA's older partitioner.
-        options.executable_build_options.use_shardy_partitioner = False
-        made = self.call(new, self.devices, options, self.callbacks)
-        _check_same(executable, made)
-        return self.report(made, written and written[1], partitioned, spent)
+        if new is not None:
+            options = self.without_combiners()
+            # The wrapper is written in the words of XLA's older partitioner.
+            options.executable_build_options.use_shardy_partitioner = False
+            made = self.call(new, self.devices, options, self.callbacks)
+            _check_same(executable, made)
+            executable = made
+        return self.report(executable, written, partitioned, spent)
 
     def check(self) -> None:
         """Refuses what this path cannot do, before any work."""
@@ -169,14 +169,11 @@ class _Job:
             with open(found[0], encoding="utf-8") as file:
                 return executable, file.read()
 
-    def finish(self, module: Any, written: Rewritten | None, partitioned: Rewritten | None) -> Any:
+    def call_merged(self, module: Any) -> Any:
         """Compiles a module whose written collectives are merged."""
-        spent = self.seconds()
-        if written is None:
-            return self.report(self.as_it_was(), None, None, spent)
         executable = self.call(module, self.devices, self.without_combiners(), self.callbacks)
         self.check_donation(executable)
-        return self.report(executable, written, partitioned, spent)
+        return executable
 
     def check_donation(self, executable: Any) -> None:
         """Refuses a result that does not take over the buffers that the module gave it by name."""
@@ -185,9 +182,7 @@ class _Job:
         if found < wanted:
             raise Refused(f"{wanted} arguments are donated to results, but of the rewritten module {found}")
 
-    def report(
-        self, executable: Any, written: Rewritten | None, partitioned: Rewritten | None, spent: float | None = None
-    ) -> Any:
+    def report(self, executable: Any, written: Rewritten | None, partitioned: Rewritten | None, spent: float) -> Any:
         """Keeps a report, and hands the executable on."""
         before, after = _counts(written, partitioned)
         merged = [("written", written), ("partitioned", partitioned)]
@@ -195,7 +190,6 @@ class _Job:
         path = "both" if len(paths) == 2 else "".join(paths) or "none"
         last = partitioned or written
         remarks = last.remarks if last else ()
-        spent = self.seconds() if spent is None else spent
         _report.add(Report(_private.module_name(self.module), path, before, after, remarks, spent))
         return executable
 
@@ -211,12 +205,9 @@ def _counts(written: Rewritten | None, partitioned: Rewritten | None) -> tuple[d
     return before, dict(partitioned.after)
 
 
-def _has_more(text: str, written: tuple[Any, Rewritten] | None, options: Options) -> bool:
+def _has_more(text: str, written: Rewritten, options: Options) -> bool:
     """Whether a partitioned text has collectives that the program did not write."""
-    if written is None:
-        return True
-    after = written[1].after
-    return any(text.count(f" {OPCODES[kind]}(") > after.get(kind, 0) for kind in options.kinds())
+    return any(text.count(f" {OPCODES[kind]}(") > written.after.get(kind, 0) for kind in options.kinds())
 
 
 def _shardings(executable: Any) -> tuple[Any, Any]:

@@ -57,11 +57,11 @@ def check(module: ir.Module) -> None:
         raise Refused("it has ordered effects, whose tokens text does not carry")
 
 
-def rewrite_written(module: ir.Module, options: dict[str, Any]) -> tuple[ir.Module, Rewritten] | None:
+def rewrite_written(module: ir.Module, options: dict[str, Any]) -> tuple[ir.Module | None, Rewritten]:
     """The module with its own collectives merged; None if nothing is merged."""
     rewritten = _rewrite(_private.hlo_text(module), options)
     if not rewritten.buckets:
-        return None
+        return None, rewritten
     new = _private.from_hlo_text(rewritten.text, module.context)
     with module.context, ir.Location.unknown():
         was, now = _main(module), _main(new)

@@ -14,6 +14,9 @@ KINDS = ("all_gather", "reduce_scatter", "all_reduce", "all_to_all")
 DEFAULT_KINDS = ("all_gather", "reduce_scatter", "all_reduce")
 """The kinds that are bucketed where none is named."""
 
+XLA_CAP_BYTES = 30 * 2**20 + 7
+"""The cap of XLA's combiners on GPUs."""
+
 PATHS = ("auto", "written", "partitioned")
 """The values of the option `path`."""
 
@@ -35,6 +38,9 @@ class Options:
     def rewrite_options(self) -> dict[str, Any]:
         """The options that the rewrite is called with."""
         given = {name: getattr(self, name) for name in (*KINDS, "policy", "memory")}
+        if self.policy == "xla" and not any(given[kind] for kind in KINDS):
+            # By itself, this policy asks for permutes as well, which cannot be merged here.
+            given |= dict.fromkeys(DEFAULT_KINDS, XLA_CAP_BYTES)
         return {name: value for name, value in given.items() if value is not None} | {"verify": self.verify}
 
     def kinds(self) -> list[str]:
