@@ -490,6 +490,107 @@ def test_reports_say_what_was_left_alone_and_why():
     assert any("is left alone" in remark for remark in report.remarks)
 
 
+def test_a_report_is_a_line():
+    report = bucketeer.jax.Report("jit_f", "written", {"permute": 2, "all_reduce": 9}, {"permute": 2}, ("x",), 0.125)
+    assert str(report) == "jit_f: written, all_reduce 9 -> 0, permute 2 -> 2 (0.12 s)"
+    assert str(bucketeer.jax.Report("jit_f", "failed", {}, {}, ("no luck",))) == "jit_f: failed, no luck (0.00 s)"
+
+
+@pytest.mark.parametrize("make", [programs.data_parallel_partitioned, programs.fsdp_partitioned])
+def test_half_precision_has_the_same_bits_where_xla_may_not_keep_more(make):
+    options = {"xla_allow_excess_precision": False}
+    start = make().start
+
+    def step():
+        def low(params, batch):
+            params = jax.tree.map(lambda param: param.astype(jnp.bfloat16), params)
+            loss, gradients = jax.value_and_grad(programs.forward)(params, batch.astype(jnp.bfloat16))
+            return programs.update(params, gradients), loss
+
+        return jax.jit(low, compiler_options=options)
+
+    expected = bits(step()(*start()))
+    with bucketeer.jax.bucketing(strict=True):
+        assert bits(step()(*start())) == expected
+    report = bucketeer.jax.reports()[-1]
+    assert sum(report.after.values()) < sum(report.before.values())
+
+
+@pytest.mark.parametrize("make", [programs.data_parallel_written, programs.fsdp_partitioned])
+def test_a_mesh_of_some_devices_is_as_good(make):
+    mesh = Mesh(np.array(jax.devices())[[6, 2, 5, 1]], ("data",))
+    expected, placed = train(make(mesh))
+    with bucketeer.jax.bucketing(strict=True):
+        assert train(make(mesh)) == (expected, placed)
+    assert sum(bucketeer.jax.reports()[-1].after.values()) < sum(bucketeer.jax.reports()[-1].before.values())
+
+
+def test_a_shard_map_over_one_of_two_axes_is_rewritten():
+    mesh = programs.mesh(data=4, model=2)
+    body = lambda a, b: (jax.lax.psum(a @ b, "data"), jax.lax.psum((a * 2) @ b, "data"))  # noqa: E731
+    step = lambda: jax.jit(  # noqa: E731
+        jax.shard_map(
+            body,
+            mesh=mesh,
+            in_specs=(P("data"), P()),
+            out_specs=P(),
+            axis_names={"data"},
+            check_vma=False,
+        )
+    )
+    given = programs.put(programs.random(16, 8), mesh, "data", "model"), programs.put(programs.random(8, 8), mesh, "model")
+    expected = bits(step()(*given))
+    with bucketeer.jax.bucketing(strict=True):
+        assert bits(step()(*given)) == expected
+    report = bucketeer.jax.reports()[-1]
+    assert report.after["all_reduce"] < report.before["all_reduce"]
+
+
+@pytest.mark.parametrize("make", [programs.data_parallel_written, programs.fsdp_partitioned, programs.both])
+def test_xlas_older_partitioner_is_as_good(make):
+    newer = jax.config.jax_use_shardy_partitioner
+    jax.config.update("jax_use_shardy_partitioner", False)
+    try:
+        expected, _ = train(make())
+        with bucketeer.jax.bucketing(strict=True):
+            assert train(make())[0] == expected
+    finally:
+        jax.config.update("jax_use_shardy_partitioner", newer)
+    assert sum(bucketeer.jax.reports()[-1].after.values()) < sum(bucketeer.jax.reports()[-1].before.values())
+
+
+def test_results_in_other_memory_stay_there():
+    mesh = programs.mesh(data=8)
+    host = NamedSharding(mesh, P("data"), memory_kind="pinned_host")
+    step = lambda: jax.jit(lambda x: (x.sum(0), (x * 2).sum(0), x + 1), out_shardings=(None, None, host))  # noqa: E731
+    x = programs.put(programs.random(16, 8), mesh, "data")
+    expected = step()(x)
+    with bucketeer.jax.bucketing(strict=True):
+        found = step()(x)
+    assert bits(found) == bits(expected)
+    assert [leaf.sharding for leaf in found] == [leaf.sharding for leaf in expected]
+    assert bucketeer.jax.reports()[-1].after == {"all_reduce": 1}
+
+
+@pytest.mark.parametrize(
+    "options", [{"policy": "xla"}, {"policy": "adjacent"}, {"memory": "+5%"}, {"all_gather": "500MB"}, {"verify": False}]
+)
+def test_options_reach_the_rewrite(options):
+    expected, _ = train(programs.fsdp_partitioned())
+    with bucketeer.jax.bucketing(strict=True, **options):
+        assert train(programs.fsdp_partitioned())[0] == expected
+    report = bucketeer.jax.reports()[-1]
+    assert report.after["all_gather"] < report.before["all_gather"]
+    only_gathers = "all_gather" in options
+    assert (report.after["all_reduce"] == report.before["all_reduce"]) == only_gathers
+
+
+def test_programs_of_several_processes_are_compiled_as_they_were(monkeypatch):
+    monkeypatch.setattr(jax, "process_count", lambda: 2)
+    with bucketeer.jax.bucketing(), pytest.warns(bucketeer.jax.BucketingWarning, match="several processes"):
+        train(programs.data_parallel_written(), steps=1)
+
+
 CACHED = """
     import jax, sys, bucketeer.jax, jax_programs
     jax.config.update("jax_compilation_cache_dir", {folder!r})

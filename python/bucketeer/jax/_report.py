@@ -23,7 +23,14 @@ class Report:
     remarks: tuple[str, ...] = ()
     """Why collectives were left alone, and why a module failed."""
     seconds: float = 0.0
-    """What the rewrite cost, the compilation of what was rewritten not counted, but that of what was partitioned first."""
+    """What the rewrite cost. The last compilation is not in it; one that was made to see the partitioned module is."""
+
+    def __str__(self) -> str:
+        kinds = ", ".join(
+            f"{kind} {count} -> {self.after.get(kind, 0)}" for kind, count in sorted(self.before.items())
+        )
+        words = [f"{self.module}: {self.path}", kinds, *(self.remarks if self.path == "failed" else ())]
+        return f"{', '.join(filter(None, words))} ({self.seconds:.2f} s)"
 
 
 _lock = threading.Lock()
