@@ -1,7 +1,7 @@
 """Training steps of all kinds that jax distributes, for `test_jax.py`.
 
-Each gives `start()`, which makes parameters and a batch, and `step(params, batch)`, which donates its parameters and gives
-new ones and the loss.
+Each gives `start()`, which makes parameters and a batch, and `step(params, batch)`, which donates its parameters and
+gives new ones and the loss.
 """
 
 from __future__ import annotations
@@ -119,9 +119,7 @@ def fsdp_written(on: Mesh | None = None, **jit: Any) -> Program:
         scatter = lambda gradient: jax.lax.psum_scatter(gradient, "data", tiled=True) / 8  # noqa: E731
         return update(params, jax.tree.map(scatter, gradients)), jax.lax.pmean(loss, "data")
 
-    sharded = jax.shard_map(
-        step, mesh=on, in_specs=(P("data"), P("data")), out_specs=(P("data"), P()), check_vma=False
-    )
+    sharded = jax.shard_map(step, mesh=on, in_specs=(P("data"), P("data")), out_specs=(P("data"), P()), check_vma=False)
     return Program(_start(on, ("data",), ("data",), ("data",)), jax.jit(sharded, donate_argnums=0, **jit))
 
 

@@ -355,7 +355,9 @@ def test_layouts_are_kept(path):
     def partitioned(a, b, x):
         return (x * a.sum()).sum(0), (x + b.sum()).sum(0), a + b
 
-    written = jax.shard_map(body, mesh=mesh, in_specs=(P("data"),) * 3, out_specs=(P(), P(), P("data")), check_vma=False)
+    written = jax.shard_map(
+        body, mesh=mesh, in_specs=(P("data"),) * 3, out_specs=(P(), P(), P("data")), check_vma=False
+    )
     function = written if path == "written" else partitioned
     make = lambda: jax.jit(function, in_shardings=(turned, turned, None), out_shardings=(None, None, turned))  # noqa: E731
     given = [jax.device_put(programs.random(16, 8, seed=at), turned) for at in range(2)]
@@ -400,7 +402,9 @@ def test_collectives_in_loops_and_branches_are_merged():
 
         return jax.lax.scan(turn, (a, b), None, length=3)
 
-    step = lambda: jax.jit(jax.shard_map(body, mesh=mesh, in_specs=P("data"), out_specs=(P("data"), P()), check_vma=False))  # noqa: E731
+    step = lambda: jax.jit(
+        jax.shard_map(body, mesh=mesh, in_specs=P("data"), out_specs=(P("data"), P()), check_vma=False)
+    )  # noqa: E731
     given = [programs.put(programs.random(64, seed=at), mesh, "data") for at in range(2)]
     expected = bits(step()(*given))
     for path in ("written", "partitioned"):
@@ -538,7 +542,10 @@ def test_a_shard_map_over_one_of_two_axes_is_rewritten():
             check_vma=False,
         )
     )
-    given = programs.put(programs.random(16, 8), mesh, "data", "model"), programs.put(programs.random(8, 8), mesh, "model")
+    given = (
+        programs.put(programs.random(16, 8), mesh, "data", "model"),
+        programs.put(programs.random(8, 8), mesh, "model"),
+    )
     expected = bits(step()(*given))
     with bucketeer.jax.bucketing(strict=True):
         assert bits(step()(*given)) == expected
@@ -573,7 +580,8 @@ def test_results_in_other_memory_stay_there():
 
 
 @pytest.mark.parametrize(
-    "options", [{"policy": "xla"}, {"policy": "adjacent"}, {"memory": "+5%"}, {"all_gather": "500MB"}, {"verify": False}]
+    "options",
+    [{"policy": "xla"}, {"policy": "adjacent"}, {"memory": "+5%"}, {"all_gather": "500MB"}, {"verify": False}],
 )
 def test_options_reach_the_rewrite(options):
     expected, _ = train(programs.fsdp_partitioned())
@@ -647,11 +655,15 @@ def test_other_versions_are_tried_with_a_warning_that_names_both():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         _private.check_versions(_private.JAX_VERSION, _private.JAXLIB_VERSION)
-    with pytest.warns(UserWarning, match="tested with jax 0.10.2 and jaxlib 0.10.2, and is tried with jax 0.11.0 and jaxlib 0.10.9"):
+    with pytest.warns(
+        UserWarning, match="tested with jax 0.10.2 and jaxlib 0.10.2, and is tried with jax 0.11.0 and jaxlib 0.10.9"
+    ):
         _private.check_versions("0.11.0", "0.10.9")
 
 
-@pytest.mark.parametrize("module, name", [(module, name) for module in _private.NAMES for name in _private.NAMES[module]])
+@pytest.mark.parametrize(
+    "module, name", [(module, name) for module in _private.NAMES for name in _private.NAMES[module]]
+)
 def test_a_missing_name_is_refused_by_name_with_the_version_that_has_it(module, name, monkeypatch):
     monkeypatch.delattr(_private._find(module), name)
     with pytest.raises(bucketeer.jax.UnsupportedJax, match=re.escape("needs jax 0.10.2 and jaxlib 0.10.2")) as raised:

@@ -64,7 +64,16 @@ def hit(name: str) -> None:
 class _Job:
     """A module, and how jax would have compiled it."""
 
-    def __init__(self, call, options, backend, module, devices, compile_options, callbacks):
+    def __init__(
+        self,
+        call: Callable[..., Any],
+        options: Options,
+        backend: Any,
+        module: Any,
+        devices: Any,
+        compile_options: Any,
+        callbacks: Any,
+    ) -> None:
         self.call = call
         self.options = options
         self.backend = backend
@@ -73,9 +82,9 @@ class _Job:
         self.compile_options = compile_options
         self.callbacks = callbacks
         self.start = time.monotonic()
-        self.first = None
+        self.first: Any = None
         """What jax would have made, where it was made on the way."""
-        self.users_error = None
+        self.users_error: Exception | None = None
 
     def seconds(self) -> float:
         return time.monotonic() - self.start

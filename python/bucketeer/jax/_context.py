@@ -27,8 +27,8 @@ class bucketing:
     `"500MB"`, `"25MiB"`, a number of bytes, a list such as `"1MiB,25MiB"`, `"none"` or `"off"`. If no kind is given,
     gathers and scatters are bucketed up to 256 MiB and all-reduces up to 25 MiB; if one is given, only those given.
 
-    What was compiled outside is compiled again inside, and the other way round: the options are part of the keys of jax's
-    caches. Of nested contexts the innermost holds.
+    What was compiled outside is compiled again inside, and the other way round: the options are part of the keys of
+    jax's caches. Of nested contexts the innermost holds.
 
     Args:
         all_gather, reduce_scatter, all_reduce, all_to_all: caps.
@@ -38,7 +38,8 @@ class bucketing:
         verify: whether a module is only taken once it is proven that it computes what it did.
         path: `"written"` merges what programs write themselves, `"partitioned"` what XLA's partitioner makes; `"auto"`
             does what a module needs.
-        strict: whether a module that cannot be rewritten is an error. Otherwise it is compiled as it was, with a warning.
+        strict: whether a module that cannot be rewritten is an error. Otherwise it is compiled as it was, with a
+            warning.
     """
 
     def __init__(
@@ -96,6 +97,8 @@ class bucketing:
         return inside  # type: ignore[return-value]
 
     def _stack(self) -> list[Any]:
-        if not hasattr(self._entered, "stack"):
-            self._entered.stack = []
-        return self._entered.stack
+        """What this thread entered, for one context may be entered again inside of itself."""
+        stack: list[Any] | None = getattr(self._entered, "stack", None)
+        if stack is None:
+            stack = self._entered.stack = []
+        return stack

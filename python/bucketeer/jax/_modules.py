@@ -23,6 +23,9 @@ OPCODES = {
 }
 """By kind: the opcode in HLO text."""
 
+_Attributes = list[dict[str, ir.Attribute]]
+"""Of each argument or result: its attributes."""
+
 _SHARDINGS = ("sdy.sharding", "mhlo.sharding")
 
 
@@ -95,7 +98,7 @@ def rewrite_partitioned(
         main = _wrapper(_function_type(was), _function_type(body), inputs, outputs)
         new.body.append(main)
         for key, shardings in (("arg_attrs", inputs), ("res_attrs", outputs)):
-            sharded = [{"mhlo.sharding": ir.StringAttr.get(sharding)} for sharding in shardings]
+            sharded: _Attributes = [{"mhlo.sharding": ir.StringAttr.get(sharding)} for sharding in shardings]
             _take_attributes(main, key, _attributes(was, key), sharded)
         _take_module_attributes(module, new)
         new.operation.verify()
@@ -132,25 +135,28 @@ def _types(function: Any) -> tuple[list[str], list[str]]:
     return [str(type) for type in types.inputs], [str(type) for type in types.results]
 
 
-def _attributes(function: Any, key: str) -> list[dict[str, ir.Attribute]]:
+def _attributes(function: Any, key: str) -> _Attributes:
     """The attributes of each argument or result."""
     types = _function_type(function)
     count = len(types.inputs if key == "arg_attrs" else types.results)
     if key not in function.attributes:
         return [{} for _ in range(count)]
-    return [{named.name: named.attr for named in ir.DictAttr(each)} for each in ir.ArrayAttr(function.attributes[key])]
+    lists: Any = ir.ArrayAttr(function.attributes[key])
+    dicts: list[Any] = [ir.DictAttr(each) for each in lists]
+    return [{named.name: named.attr for named in each} for each in dicts]
 
 
-def _of_shardy(module: ir.Module, attributes: list[dict]) -> list[dict]:
+def _of_shardy(module: ir.Module, attributes: _Attributes) -> _Attributes:
     """Attributes without shardings in the words of XLA's older partitioner, where a module has those of the newer one.
-    On the way to HLO text every result gets one as soon as one has; jax takes it for a module of the older partitioner."""
+
+    On the way to HLO text every result gets one as soon as one has, and the module is taken for one of the older."""
     frontend = module.operation.attributes.get("mhlo.frontend_attributes")
     if frontend is None or "xla.sdy.meshes" not in ir.DictAttr(frontend):
         return attributes
     return [{name: value for name, value in each.items() if name != "mhlo.sharding"} for each in attributes]
 
 
-def _take_attributes(function: Any, key: str, was: list[dict], shardings: list[dict]) -> None:
+def _take_attributes(function: Any, key: str, was: _Attributes, shardings: _Attributes) -> None:
     """Gives arguments or results the attributes that they had, with these shardings."""
     merged = []
     for old, new in zip(was, shardings, strict=True):
@@ -203,14 +209,14 @@ def _wrapper(whole: Any, part: Any, inputs: list[str], outputs: list[str]) -> An
     results = ", ".join(map(str, whole.results))
     arguments = ", ".join(f"%arg{at}: {type}" for at, type in enumerate(whole.inputs))
     lines = [f"func.func public @main({arguments}) -> ({results}) {{"]
-    for at, (of, to, sharding) in enumerate(zip(whole.inputs, part.inputs, inputs)):
+    for at, (of, to, sharding) in enumerate(zip(whole.inputs, part.inputs, inputs, strict=True)):
         lines.append(call(f"%sharded{at}", "Sharding", f"%arg{at}", sharding, f"({of}) -> {of}"))
         lines.append(call(f"%part{at}", "SPMDFullToShardShape", f"%sharded{at}", "{manual}", f"({of}) -> {to}"))
     parts = ", ".join(f"%part{at}" for at in range(len(inputs)))
     made = f"%made:{count} = " if count else ""
     types = ", ".join(map(str, part.inputs)), ", ".join(map(str, part.results))
     lines.append(f"{made}func.call @{_BODY}({parts}) : ({types[0]}) -> ({types[1]})")
-    for at, (of, to, sharding) in enumerate(zip(part.results, whole.results, outputs)):
+    for at, (of, to, sharding) in enumerate(zip(part.results, whole.results, outputs, strict=True)):
         lines.append(call(f"%manual{at}", "Sharding", f"%made#{at}", "{manual}", f"({of}) -> {of}"))
         lines.append(call(f"%result{at}", "SPMDShardToFullShape", f"%manual{at}", sharding, f"({of}) -> {to}"))
     given = ", ".join(f"%result{at}" for at in range(count))

@@ -68,7 +68,7 @@ def _find(module: str) -> Any:
 
 
 def check_names() -> None:
-    """Raises [`UnsupportedJax`] for the first name that is missing."""
+    """Raises `UnsupportedJax` for the first name that is missing."""
     for module, names in NAMES.items():
         try:
             found = _find(module)
@@ -82,23 +82,25 @@ def check_names() -> None:
 def _lacks(name: str) -> UnsupportedJax:
     return UnsupportedJax(
         f"bucketeer.jax needs jax {JAX_VERSION} and jaxlib {JAXLIB_VERSION}: "
-        f"jax {jax.__version__} and jaxlib {jaxlib.__version__} have no `{name}`"
+        f"jax {jax.__version__} and jaxlib {_jaxlib_version} have no `{name}`"
     )
 
 
-check_versions(jax.__version__, jaxlib.__version__)
+_jaxlib_version: str = jaxlib.__version__  # type: ignore[attr-defined]
+
+check_versions(jax.__version__, _jaxlib_version)
 check_names()
 
 from jax._src import cache_key as _cache_key  # noqa: E402
 from jax._src import compiler as _compiler  # noqa: E402
 from jax._src.interpreters import mlir as _mlir  # noqa: E402
 from jax.extend.mlir import hlo_to_stablehlo as _hlo_to_stablehlo  # noqa: E402
-from jaxlib import _hlo, _jax, xla_client  # noqa: E402
+from jaxlib import _hlo, _jax, xla_client  # type: ignore[attr-defined]  # noqa: E402
 from jaxlib.mlir import ir  # noqa: E402
 
 __all__ = ["UnsupportedJax", "context", "install", "ir"]
 
-context = jax.make_user_context(None)
+context: Any = jax.make_user_context(None)  # type: ignore[no-untyped-call]
 """The options of the thread, or None. Part of the key of all of jax's caches in memory."""
 
 
@@ -117,7 +119,7 @@ def hlo_text(module: ir.Module) -> str:
     computation = _jax.mlir.mlir_module_to_xla_computation(bytecode(module), False, False)
     options = _hlo.HloPrintOptions()
     options.print_large_constants = True
-    return computation.get_hlo_module().to_string(options)
+    return str(computation.get_hlo_module().to_string(options))
 
 
 def from_hlo_text(text: str, context: ir.Context) -> ir.Module:
@@ -134,7 +136,7 @@ def sharding_text(sharding: Any) -> str:
 
 def alias_text(executable: Any) -> str:
     """Which inputs an executable takes for its results: `{0}: (1, {}, may-alias)` and so on; empty if none."""
-    header = executable.hlo_modules()[0].to_string().split("\n", 1)[0]
+    header = str(executable.hlo_modules()[0].to_string()).split("\n", 1)[0]
     _, found, rest = header.partition("input_output_alias={")
     if not found:
         return ""
@@ -152,7 +154,7 @@ _current = threading.local()
 
 
 def install(compile: Callable[..., Any], key: Callable[[Any], str], hit: Callable[[str], None]) -> None:
-    """Puts this package between jax and XLA, once for the process. Where [`context`] is None, jax does as before.
+    """Puts this package between jax and XLA, once for the process. Where `context` is None, jax does as before.
 
     `compile(call, options, backend, module, devices, compile_options, callbacks)` compiles where the context has
     `options`, with jax's own `call`, and says whether the result may be kept in the persistent cache; `key(options)` is
@@ -172,19 +174,19 @@ def _install(compile: Callable[..., Any], key: Callable[[Any], str], hit: Callab
     jax_hook = _cache_key.custom_hook
 
     @functools.wraps(jax_compile)
-    def backend_compile_and_load(backend, module, executable_devices, options, host_callbacks):
+    def backend_compile_and_load(
+        backend: Any, module: ir.Module, executable_devices: Any, options: Any, host_callbacks: Any
+    ) -> Any:
         call = functools.partial(jax_compile, backend)
         wish = context.value
         if wish is None:
             return call(module, executable_devices, options, host_callbacks)
         _current.compiled = True
-        executable, _current.keep = compile(
-            call, wish, backend, module, executable_devices, options, host_callbacks
-        )
+        executable, _current.keep = compile(call, wish, backend, module, executable_devices, options, host_callbacks)
         return executable
 
     @functools.wraps(jax_cached)
-    def compile_or_get_cached(backend, computation, *args, **kwargs):
+    def compile_or_get_cached(backend: Any, computation: ir.Module, *args: Any, **kwargs: Any) -> Any:
         _current.compiled, _current.keep = False, True
         executable = jax_cached(backend, computation, *args, **kwargs)
         if context.value is not None and not _current.compiled:
@@ -192,14 +194,15 @@ def _install(compile: Callable[..., Any], key: Callable[[Any], str], hit: Callab
         return executable
 
     @functools.wraps(jax_write)
-    def cache_write(*args, **kwargs):
+    def cache_write(*args: Any, **kwargs: Any) -> None:
         if getattr(_current, "keep", True):
             jax_write(*args, **kwargs)
 
     @functools.wraps(jax_hook)
-    def custom_hook():
+    def custom_hook() -> str:
         wish = context.value
-        return jax_hook() if wish is None else jax_hook() + key(wish)
+        of_others: str = jax_hook()
+        return of_others if wish is None else of_others + key(wish)
 
     _compiler.backend_compile_and_load = backend_compile_and_load
     _compiler.compile_or_get_cached = compile_or_get_cached

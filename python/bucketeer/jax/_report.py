@@ -13,8 +13,8 @@ class Report:
     module: str
     """Its name, such as `jit_step`."""
     path: str
-    """How its collectives were merged: `written`, those of the program before XLA partitions it; `partitioned`, those of
-    the partitioned module; `both`; `none`, nothing to merge; `failed`, compiled as it was; `cached`, taken from the
+    """How its collectives were merged: `written`, those of the program before XLA partitions it; `partitioned`, those
+    of the partitioned module; `both`; `none`, nothing to merge; `failed`, compiled as it was; `cached`, taken from the
     persistent compilation cache as it was compiled before."""
     before: dict[str, int]
     """Collectives by kind, as the program or the partitioner made them."""
@@ -26,9 +26,7 @@ class Report:
     """What the rewrite cost. The last compilation is not in it; one that was made to see the partitioned module is."""
 
     def __str__(self) -> str:
-        kinds = ", ".join(
-            f"{kind} {count} -> {self.after.get(kind, 0)}" for kind, count in sorted(self.before.items())
-        )
+        kinds = ", ".join(f"{kind} {count} -> {self.after.get(kind, 0)}" for kind, count in sorted(self.before.items()))
         words = [f"{self.module}: {self.path}", kinds, *(self.remarks if self.path == "failed" else ())]
         return f"{', '.join(filter(None, words))} ({self.seconds:.2f} s)"
 
