@@ -47,7 +47,7 @@ def compile(
     except Exception as error:
         if job.is_users(error):
             raise
-        name, why = _private.module_name(module), f"{error}".strip() or type(error).__name__
+        name, why = _private.module_name(module), str(error).strip() or type(error).__name__
         if options.strict:
             raise BucketingError(f"{name}: {why}") from error
         # The stack above is jax's; where the warning comes from says nothing to the user.

@@ -1,7 +1,7 @@
 """Modules on their way out of jax, through HLO text, and back.
 
 There are two ways. What a program writes itself (`psum` under `shard_map`) is in the module before XLA partitions it:
-[`rewrite_written`] replaces the module. What XLA's partitioner makes is not: [`rewrite_partitioned`] takes the text
+`rewrite_written` replaces the module. What XLA's partitioner makes is not: `rewrite_partitioned` takes the text
 behind the partitioner, which computes one device's part, and wraps it so that the whole looks from outside as the
 module did. In both, the new module takes and gives what the old one did, with its attributes: donation, layouts,
 memory kinds.
@@ -161,7 +161,7 @@ def _take_attributes(function: Any, key: str, was: _Attributes, shardings: _Attr
     merged = []
     for old, new in zip(was, shardings, strict=True):
         kept = {name: value for name, value in old.items() if name not in _SHARDINGS}
-        merged.append(ir.DictAttr.get(new | kept))
+        merged.append(ir.DictAttr.get(kept | new))
     function.attributes[key] = ir.ArrayAttr.get(merged)
 
 
@@ -187,7 +187,7 @@ def _check_shardings(was: Any, body: Any, inputs: list[str], outputs: list[str])
 
 def _mark_manual(module: ir.Module) -> None:
     """Says of all that depends on the device that it is one device's part already, so that no partitioner touches it.
-    Of the rest it follows."""
+    XLA infers the same of the rest."""
     manual = ir.StringAttr.get("{manual}")
     names = {f"stablehlo.{kind}" for kind in OPCODES} | {"stablehlo.partition_id", "stablehlo.collective_permute"}
 

@@ -158,7 +158,7 @@ def install(compile: Callable[..., Any], key: Callable[[Any], str], hit: Callabl
 
     `compile(call, options, backend, module, devices, compile_options, callbacks)` compiles where the context has
     `options`, with jax's own `call`, and says whether the result may be kept in the persistent cache; `key(options)` is
-    added to the key of that cache; `hit(name)` is told of modules that come from it.
+    added to the key of that cache; `hit(name)` is told of modules for several devices that come from it.
     """
     global _installed
     with _lock:
@@ -178,18 +178,18 @@ def _install(compile: Callable[..., Any], key: Callable[[Any], str], hit: Callab
         backend: Any, module: ir.Module, executable_devices: Any, options: Any, host_callbacks: Any
     ) -> Any:
         call = functools.partial(jax_compile, backend)
-        wish = context.value
-        if wish is None:
+        asked = context.value
+        if asked is None:
             return call(module, executable_devices, options, host_callbacks)
         _current.compiled = True
-        executable, _current.keep = compile(call, wish, backend, module, executable_devices, options, host_callbacks)
+        executable, _current.keep = compile(call, asked, backend, module, executable_devices, options, host_callbacks)
         return executable
 
     @functools.wraps(jax_cached)
-    def compile_or_get_cached(backend: Any, computation: ir.Module, *args: Any, **kwargs: Any) -> Any:
+    def compile_or_get_cached(backend: Any, computation: ir.Module, devices: Any, *args: Any, **kwargs: Any) -> Any:
         _current.compiled, _current.keep = False, True
-        executable = jax_cached(backend, computation, *args, **kwargs)
-        if context.value is not None and not _current.compiled:
+        executable = jax_cached(backend, computation, devices, *args, **kwargs)
+        if context.value is not None and not _current.compiled and devices.size > 1:
             hit(module_name(computation))
         return executable
 
@@ -200,9 +200,9 @@ def _install(compile: Callable[..., Any], key: Callable[[Any], str], hit: Callab
 
     @functools.wraps(jax_hook)
     def custom_hook() -> str:
-        wish = context.value
+        asked = context.value
         of_others: str = jax_hook()
-        return of_others if wish is None else of_others + key(wish)
+        return of_others if asked is None else of_others + key(asked)
 
     _compiler.backend_compile_and_load = backend_compile_and_load
     _compiler.compile_or_get_cached = compile_or_get_cached
