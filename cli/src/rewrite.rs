@@ -88,6 +88,7 @@ pub fn rewrite_document(
     times: &mut Times,
 ) -> Result<Done> {
     job.fit_to(&Form::of(&document)).map_err(OptionFault::of).with_context(|| label.to_owned())?;
+    job.spell_groups(&mut document).map_err(OptionFault::of).with_context(|| label.to_owned())?;
     progress.pause(|| advice::notes(&document).iter().for_each(|note| talk::say(note)));
     progress.pause(|| job.passes.notes.iter().for_each(|note| talk::say(note)));
     progress.pause(|| job.facts.apply(&mut document, files))?;

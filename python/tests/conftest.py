@@ -1,8 +1,12 @@
-"""Where fixtures are."""
+"""Where fixtures are; and eight devices of the CPU, said before anything imports jax."""
 
+import os
 import pathlib
 
 import pytest
+
+os.environ["JAX_PLATFORMS"] = "cpu"
+os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=8".strip()
 
 FIXTURES = pathlib.Path(__file__).resolve().parents[2] / "fixtures"
 

@@ -5,7 +5,7 @@ use crate::convert::FormatWord;
 use crate::input::{self, Facts, FactsArgs};
 use crate::output::{RANK, of_rank};
 use anyhow::{Result, bail};
-use bucketeer_formats::Format;
+use bucketeer_formats::{Document, Format};
 use std::path::{Path, PathBuf};
 
 /// Merges collectives into buckets and writes the graph back
@@ -33,6 +33,9 @@ pub struct RewriteArgs {
     /// instruction changes its place
     #[arg(long)]
     keep_schedule: bool,
+    /// How to spell the groups of all collectives of HLO text
+    #[arg(long, value_name = "SPELLING", default_value = "as-read")]
+    groups_as: GroupsWord,
     #[command(flatten)]
     facts: FactsArgs,
     /// Whether to prove that the result computes what the graph does; by default where that takes less than about a
@@ -60,6 +63,15 @@ pub struct RewriteArgs {
     to: Option<FormatWord>,
 }
 
+/// How groups of HLO text are spelled, as the option names it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
+pub enum GroupsWord {
+    /// As they were read
+    AsRead,
+    /// As lists of devices, for readers that do not know all spellings
+    Lists,
+}
+
 /// What to do, as validated.
 #[derive(Debug)]
 pub struct Job {
@@ -69,6 +81,8 @@ pub struct Job {
     pub passes: Passes,
     /// Whether to rewrite what is scheduled.
     keep_schedule: bool,
+    /// Whether groups of HLO text are written as lists.
+    list_groups: bool,
     pub facts: Facts,
     /// Whether to prove the result, if it was said.
     pub verify: Option<SwitchWord>,
@@ -97,6 +111,7 @@ impl RewriteArgs {
             graphs,
             passes,
             keep_schedule: self.keep_schedule,
+            list_groups: self.groups_as == GroupsWord::Lists,
             facts: self.facts.validate()?,
             verify: self.verify,
             explain: self.explain,
@@ -135,6 +150,17 @@ impl Job {
             bail!("scheduled modules of several ranks are not rewritten together");
         }
         self.passes.fit_to(form)
+    }
+
+    /// Spells groups as was asked for.
+    pub fn spell_groups(&self, document: &mut Document) -> Result<()> {
+        if !self.list_groups {
+            return Ok(());
+        }
+        if document.format() != Format::Hlo {
+            bail!("--groups-as lists is for HLO text: groups have one spelling in other forms");
+        }
+        Ok(document.list_groups()?)
     }
 
     /// The file that a rank's graphs are written to.

@@ -21,6 +21,7 @@ pub fn run(job: &mut Job, mut files: Vec<File>) -> Result<ExitStatus> {
     let progress = talk::Progress::start();
     let mut times = Times::default();
     files.iter().try_for_each(|file| job.fit_to(&Form::of(&file.document)).with_context(|| file.label.clone()))?;
+    files.iter_mut().try_for_each(|file| job.spell_groups(&mut file.document).with_context(|| file.label.clone()))?;
     let job = &*job;
     progress.pause(|| job.passes.notes.iter().for_each(|note| talk::say(note)));
     let count = files.first().map_or(0, |file| file.document.graphs().len());

@@ -148,3 +148,25 @@ fn what_moves_data_without_a_word_is_listed_with_its_group_and_held_against_othe
     folder.run("check-ranks a.hlo b.hlo").expect(1, &[]);
     folder.run("check-ranks c.hlo c.hlo").expect(2, &["cannot be decided", "c.hlo:5:"]);
 }
+
+#[test]
+fn groups_are_written_as_lists_where_that_is_asked_for() {
+    let spelled = MODULE.replacen("replica_groups={}", "replica_groups=mesh['x'=1,'y'=2] {'y'}", 1).replacen(
+        "replica_groups={}",
+        "replica_groups=[1,2]<=[2]",
+        1,
+    );
+    let folder = Folder::with("m.hlo", &spelled);
+    for mode in ["concat", "coalesced"] {
+        folder.run(&format!("rewrite m.hlo --mode {mode} --groups-as lists -o out.hlo")).expect(0, &["proven equal"]);
+        let out = folder.read("out.hlo");
+        assert!(out.contains("replica_groups={{0,1}}"), "{out}");
+        assert!(!out.contains("mesh[") && !out.contains("<="), "{out}");
+        folder.run("verify m.hlo out.hlo").expect(0, &[]);
+    }
+    // Also where nothing is merged; and an empty list stays what it is.
+    folder.run("rewrite m.hlo --all-gather 1MiB --groups-as lists -o out.hlo").expect(0, &[]);
+    assert_eq!(folder.read("out.hlo").matches("replica_groups={{0,1}}").count(), 2);
+    let fx = Folder::with("g.txt", FX);
+    fx.run("rewrite g.txt --groups-as lists").expect(2, &["is for HLO text"]);
+}

@@ -194,6 +194,17 @@ impl Document {
         }
     }
 
+    /// Spells every group of HLO text as lists of devices: see [`HloText::with_listed_groups`]. Other forms stay as they are.
+    ///
+    /// # Errors
+    /// [`ReadError::Hlo`], if the lists would be too long to write.
+    pub fn list_groups(&mut self) -> Result<(), ReadError> {
+        if let Body::Hlo(text) = &mut self.body {
+            **text = text.with_listed_groups().map_err(ReadError::Hlo)?;
+        }
+        Ok(())
+    }
+
     /// Its graphs, in the order of the file; after [`Document::select`] the one that was selected.
     #[must_use]
     pub fn graphs(&self) -> &[Graph] {

@@ -11,7 +11,8 @@
 //!   sharding domains, reductions, collectives and instructions that move elements;
 //! * `work`: how much instructions compute;
 //! * `graph`: the module as a graph;
-//! * `write`, `emit`, `notes`: the text again, with what changed.
+//! * `write`, `emit`, `notes`: the text again, with what changed;
+//! * `listed`: the text with groups as lists.
 
 mod attributes;
 mod calls;
@@ -24,6 +25,7 @@ mod groups;
 mod inlined;
 mod layout;
 mod lex;
+mod listed;
 mod module;
 mod notes;
 mod opcodes;
@@ -97,6 +99,16 @@ impl HloText {
         let is_frontend = |attribute: &&module::Attribute| attribute.key.of(&self.source) == "frontend_attributes";
         let frontend = self.module.header.iter().find(is_frontend)?.value.of(&self.source);
         attributes::entry(frontend, "suggested_combiner_threshold")?.parse().ok()
+    }
+
+    /// The same module, as it was read, with every group as a list of devices: `mesh['x'=2,'y'=2] {'y'}` becomes
+    /// `{{0,1},{2,3}}`. What was edited is not in it.
+    ///
+    /// # Errors
+    /// [`HloError`], if the lists would be too long to write.
+    pub fn with_listed_groups(&self) -> Result<Self, HloError> {
+        let text = listed::listed(&self.source, &self.module).map_err(|fault| fault.in_text(&self.source))?;
+        Self::parse(text)
     }
 
     /// The graph of the module.
