@@ -4,7 +4,6 @@ from collections.abc import Callable, Sequence
 from os import PathLike
 from typing import Any, Literal
 
-__file__: str
 version: str
 
 _Source = bytes | PathLike[str]

@@ -15,6 +15,7 @@ from . import _groups
 from ._fake import hints_of
 from ._graphs import launches_of, outside
 from ._operators import describe
+from ._private import boxed
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,6 @@ def dump(model: Any, inputs: Any, folder: Any = "bucketeer-dump", *, backward: b
     Raises `bucketeer.Error` if nothing was compiled.
     """
     from torch._dynamo.backends.common import aot_autograd
-    from functorch.compile import make_boxed_func
     from torch._functorch.partitioners import min_cut_rematerialization_partition
     from torch._inductor.decomposition import select_decomp_table
 
@@ -54,7 +54,7 @@ def dump(model: Any, inputs: Any, folder: Any = "bucketeer-dump", *, backward: b
     def take(direction: str) -> Any:
         def compiler(module: torch.fx.GraphModule, _: Any) -> Any:
             found.append((direction, module))
-            return make_boxed_func(module.forward)
+            return boxed(module.forward)
 
         return compiler
 
@@ -71,7 +71,8 @@ def dump(model: Any, inputs: Any, folder: Any = "bucketeer-dump", *, backward: b
         results = compiled(**inputs)
     else:
         results = compiled(*(inputs if isinstance(inputs, (tuple, list)) else (inputs,)))
-    roots = [leaf for leaf in pytree.tree_leaves(results) if isinstance(leaf, torch.Tensor) and leaf.requires_grad]
+    leaves: list[Any] = pytree.tree_leaves(results)
+    roots = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor) and leaf.requires_grad]
     if backward and roots:
         torch.autograd.backward([root.sum() for root in roots])
     torch._dynamo.reset()

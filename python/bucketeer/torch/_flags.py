@@ -52,6 +52,6 @@ def build() -> str:
     """Identify this build: what the package's own files hold."""
     digest = hashlib.sha256()
     package = Path(__file__).parent
-    for path in [Path(_native.__file__), *sorted(package.glob("*.py"))]:
+    for path in [Path(str(_native.__file__)), *sorted(package.glob("*.py"))]:
         digest.update(path.read_bytes())
     return digest.hexdigest()

@@ -23,7 +23,7 @@ def describe(target: Any) -> tuple[str, str | None]:
         namespace, _, name = target._qualified_op_name.partition("::")
         return f"{namespace}.{name}", None
     if isinstance(target, HigherOrderOperator):
-        return f"{target.namespace}.{target.name()}", None
+        return f"{target.namespace}.{target.__name__}", None
     module = getattr(target, "__module__", None) or type(target).__module__
     name = getattr(target, "__qualname__", None) or getattr(target, "__name__", None) or type(target).__name__
     return f"{_MODULES.get(module, module)}.{name}", None

@@ -67,3 +67,10 @@ def meta_kernels(mode: Any) -> Any:
 
     manager: Any = getattr(fake_tensor, "in_kernel_invocation_manager", None)
     return None if manager is None or mode is None else lambda: manager(mode)
+
+
+def boxed(function: Callable[..., Any]) -> Any:
+    """Give the form in which AOTAutograd calls what a compiler gives back: with a list, which may be emptied."""
+    from torch._functorch import aot_autograd
+
+    return getattr(aot_autograd, "make_boxed_func")(function)
