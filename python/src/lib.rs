@@ -1,7 +1,9 @@
 //! What Python imports as `bucketeer._native`; `python/bucketeer` is written over it.
 
 mod errors;
+mod live;
 mod text;
+mod values;
 
 use pyo3::prelude::*;
 
@@ -10,6 +12,8 @@ use pyo3::prelude::*;
 mod _native {
     use super::*;
 
+    #[pymodule_export]
+    use super::live::{Edits, LiveGraph, Ref, Told, check_flags, read_live};
     #[pymodule_export]
     use super::text::{check_ranks, inspect, main, options, plan, rewrite, verify};
 

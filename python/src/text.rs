@@ -25,14 +25,15 @@ impl From<Source> for api::Source {
 }
 
 /// Content of files that options name.
-type Files = Vec<(String, PyBackedBytes)>;
+pub type Files = Vec<(String, PyBackedBytes)>;
 
-fn flags(words: Vec<String>, files: &Files) -> Flags {
+/// The options that words and files say.
+pub fn flags(words: Vec<String>, files: &Files) -> Flags {
     files.iter().fold(words.into(), |flags: Flags, (name, content)| flags.with_file(name, content.to_vec()))
 }
 
 /// Works without holding up other threads of Python.
-fn apart<T: Send>(py: Python<'_>, work: impl FnOnce() -> Result<T, Fault> + Send) -> PyResult<T> {
+pub fn apart<T: Send>(py: Python<'_>, work: impl FnOnce() -> Result<T, Fault> + Send) -> PyResult<T> {
     py.detach(work).map_err(|fault| exception(py, fault))
 }
 

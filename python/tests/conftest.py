@@ -1,4 +1,4 @@
-"""Where fixtures are."""
+"""Tests of the package. Those of PyTorch and JAX are skipped, visibly, where these are not installed."""
 
 import pathlib
 

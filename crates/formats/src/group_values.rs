@@ -27,7 +27,7 @@ const DEPTH: u32 = 8;
 type Call = (Name, ArgsId, SmallVec<[NodeId; 2]>);
 
 /// The groups of a graph that are values.
-#[derive(Default)]
+#[derive(Default, Debug)]
 pub(super) struct GroupValues {
     /// The first node that was seen of each call.
     first: HashMap<Call, NodeId, FxBuildHasher>,

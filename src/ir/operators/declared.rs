@@ -88,6 +88,26 @@ impl Operators {
         Ok(())
     }
 
+    /// Takes one schema, as the dispatcher of a running PyTorch has it, unless the tables say the same of the operator:
+    /// what they know beyond its schema stays known then. Gives whether it was declared.
+    ///
+    /// # Errors
+    ///
+    /// As [`Operators::declare`].
+    pub fn declare_if_new(&mut self, schema: &str) -> Result<bool, DeclareError> {
+        let is_known = schema::parse(schema).is_ok_and(|(target, found)| {
+            let row = super::table::overload(&target).map(|row| row.signature());
+            row.is_some_and(|row| {
+                let says_random = row.flags.random || !found.flags.random;
+                row.parameters == found.parameters && row.returns == found.returns && says_random
+            })
+        });
+        if !is_known {
+            self.declare(schema)?;
+        }
+        Ok(!is_known)
+    }
+
     /// Adds the declarations of another set; where both declare an operator, the other's count.
     pub fn extend(&mut self, other: &Self) {
         if !other.is_empty() {

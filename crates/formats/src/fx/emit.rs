@@ -180,17 +180,13 @@ pub(super) fn write_return(out: &mut String, graph: &Graph, id: NodeId, form: Re
 pub(super) fn write_right_side(out: &mut String, graph: &Graph, id: NodeId) -> Result<(), FxPrintError> {
     match graph.node(id).op {
         Op::Input | Op::Output => Ok(()),
-        Op::Wait => {
-            let of_legacy = graph.operands(id).first().and_then(|&started| graph.collective(started));
-            let legacy = of_legacy.is_some_and(|collective| legacy_group(graph, collective.group).is_some());
-            let of_list = graph.operands(id).first().is_some_and(|&of| matches!(graph.type_of(of), Type::Tuple(_)));
-            let plural = if of_list || graph.waits_for_list(id) { "s" } else { "" };
-            let _ = write!(out, "torch.ops.{}.wait_tensor{plural}.default(", namespace(graph.args_of(id), legacy));
-            write_args(out, graph, id, graph.args_of(id))?;
+        Op::Wait | Op::Collective(_) => {
+            let (target, args) = functional_call(graph, id)?;
+            let _ = write!(out, "torch.ops.{target}(");
+            write_args(out, graph, id, &args)?;
             out.push(')');
             Ok(())
         }
-        Op::Collective(collective) => write_collective(out, graph, id, collective),
         Op::Call(target) => write_call(out, graph, id, graph.text(target)),
     }
 }
@@ -213,7 +209,24 @@ fn write_arg(out: &mut String, graph: &Graph, id: NodeId, arg: &Arg) -> Result<(
     write_args(out, graph, id, &Args::positional(vec![arg.clone()]))
 }
 
-fn write_collective(out: &mut String, graph: &Graph, id: NodeId, collective: Collective) -> Result<(), FxPrintError> {
+/// The call of PyTorch's functional collectives that a wait or a collective is: its target below `torch.ops`, and all of
+/// its arguments.
+pub(super) fn functional_call(graph: &Graph, id: NodeId) -> Result<(String, Args), FxPrintError> {
+    match graph.node(id).op {
+        Op::Collective(collective) => collective_call(graph, id, collective),
+        _ => {
+            let started = graph.operands(id).first();
+            let of_legacy = started.and_then(|&started| graph.collective(started));
+            let legacy = of_legacy.is_some_and(|collective| legacy_group(graph, collective.group).is_some());
+            let of_list = started.is_some_and(|&of| matches!(graph.type_of(of), Type::Tuple(_)));
+            let plural = if of_list || graph.waits_for_list(id) { "s" } else { "" };
+            let args = graph.args_of(id);
+            Ok((format!("{}.wait_tensor{plural}.default", namespace(args, legacy)), args.clone()))
+        }
+    }
+}
+
+fn collective_call(graph: &Graph, id: NodeId, collective: Collective) -> Result<(String, Args), FxPrintError> {
     if let CollectiveKind::AllGather { dim } | CollectiveKind::ReduceScatter { dim, .. } = collective.kind
         && dim != 0
     {
@@ -223,27 +236,19 @@ fn write_collective(out: &mut String, graph: &Graph, id: NodeId, collective: Col
         return Err(FxPrintError::MixedGather(graph.name_of(id).to_owned()));
     }
     let legacy = legacy_group(graph, collective.group).is_some();
-    let args = graph.args_of(id);
-    let mut kept = args.positional.iter();
-    let _ = write!(out, "torch.ops.{}.{}.default(", namespace(args, legacy), torch_name(collective));
-    for (index, parameter) in parameters(collective.kind.name(), legacy).enumerate() {
-        if index > 0 {
-            out.push_str(", ");
-        }
-        match parameter {
+    let known = graph.args_of(id);
+    let mut kept = known.positional.iter().cloned();
+    let mut args = Args::default();
+    for parameter in parameters(collective.kind.name(), legacy) {
+        args.positional.push(match parameter {
             Parameter::Input | Parameter::OutputSplits | Parameter::InputSplits | Parameter::Pairs => {
-                let value = kept.next().ok_or_else(|| FxPrintError::Arguments(graph.name_of(id).to_owned()))?;
-                write_arg(out, graph, id, value)?;
+                kept.next().ok_or_else(|| FxPrintError::Arguments(graph.name_of(id).to_owned()))?
             }
-            parameter => write_group_or_op(out, graph, id, collective, parameter)?,
-        }
+            parameter => group_or_op(graph, id, collective, parameter)?,
+        });
     }
-    if let Some(value) = args.get("out") {
-        out.push_str(", out = ");
-        write_arg(out, graph, id, value)?;
-    }
-    out.push(')');
-    Ok(())
+    args.keyword.extend(known.get("out").map(|value| ("out".into(), value.clone())));
+    Ok((format!("{}.{}.default", namespace(known, legacy), torch_name(collective)), args))
 }
 
 /// Whether a node is a coalesced gather of tensors that do not all have the same dtype.
@@ -256,41 +261,36 @@ fn gathers_several_dtypes(graph: &Graph, id: NodeId, collective: Collective) -> 
         && dtypes.any(|dtype| Some(dtype) != first)
 }
 
-/// Appends an argument that the graph keeps in the collective itself.
-fn write_group_or_op(
-    out: &mut String,
+/// An argument that the graph keeps in the collective itself.
+fn group_or_op(
     graph: &Graph,
     id: NodeId,
     collective: Collective,
     parameter: Parameter,
-) -> Result<(), FxPrintError> {
+) -> Result<Arg, FxPrintError> {
     let group = graph.group(collective.group);
     let legacy = legacy_group(graph, collective.group);
-    let number = match (parameter, collective.kind) {
+    let found = match (parameter, collective.kind) {
         (Parameter::GroupSize, _) => {
             let unknown =
                 || FxPrintError::GroupSize { node: graph.name_of(id).to_owned(), group: group.name.to_string() };
-            Some(group.size.ok_or_else(unknown)?)
+            Some(Arg::Int(group.size.ok_or_else(unknown)?.into()))
         }
-        (Parameter::Root, CollectiveKind::Broadcast { root } | CollectiveKind::Reduce { root, .. }) => Some(root),
+        (Parameter::Root, CollectiveKind::Broadcast { root } | CollectiveKind::Reduce { root, .. }) => {
+            Some(Arg::Int(root.into()))
+        }
+        (Parameter::ReduceOp, kind) => kind.reduce_op().map(|op| Arg::Str(op.to_string().into())),
+        (Parameter::Tag, _) => legacy.map(|(tag, _)| Arg::Str(tag.into())),
+        (Parameter::Ranks, _) => legacy.map(|(_, ranks)| Arg::Word(ranks.into())),
+        (Parameter::Group, _) => Some(match (graph.args_of(id).get("group_name"), group.name.strip_prefix('%')) {
+            (Some(value), _) => value.clone(),
+            // The value that is the group, should a pass have lost the argument.
+            (None, Some(value)) => Arg::Word(value.into()),
+            (None, None) => Arg::Str(group.name.clone()),
+        }),
         _ => None,
     };
-    let text = match parameter {
-        Parameter::ReduceOp => collective.kind.reduce_op().map(|op| format!("'{op}'")),
-        Parameter::Tag => legacy.map(|(tag, _)| format!("'{tag}'")),
-        Parameter::Ranks => legacy.map(|(_, ranks)| ranks.to_owned()),
-        // The value that is the group, should a pass have lost the argument.
-        Parameter::Group => group.name.strip_prefix('%').map(str::to_owned),
-        _ => number.map(|number| number.to_string()),
-    };
-    match (parameter, graph.args_of(id).get("group_name"), text) {
-        (Parameter::Group, Some(value), _) => write_arg(out, graph, id, value),
-        (Parameter::Group, None, None) => write_arg(out, graph, id, &Arg::Str(group.name.clone())),
-        (_, _, text) => {
-            out.push_str(&text.unwrap_or_default());
-            Ok(())
-        }
-    }
+    found.ok_or_else(|| FxPrintError::Arguments(graph.name_of(id).to_owned()))
 }
 
 fn write_call(out: &mut String, graph: &Graph, id: NodeId, target: &str) -> Result<(), FxPrintError> {

@@ -10,6 +10,7 @@
 //! * `header`, `read`: classes and their statements;
 //! * `statement`: statements that change a value where it stands;
 //! * `emit`: a statement from the graph;
+//! * `nodes`: the same graphs as lists of nodes;
 //! * `tails`, `write`: which values to delete where, and the file.
 
 mod clean;
@@ -19,6 +20,7 @@ mod error;
 mod expr;
 mod header;
 mod lex;
+pub mod nodes;
 mod read;
 mod statement;
 mod tails;

@@ -1,0 +1,92 @@
+"""Turning it on."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from torch._inductor.custom_graph_pass import CustomGraphPass, get_custom_graph_passes
+
+from ._pass import BucketeerPass, refuse_conflicts
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+_HOOK = "post_grad_custom_post_pass"
+
+
+class Hooked:
+    """A pass runs on each graph that Inductor compiles, until `disable()` or the end of a `with` block.
+
+    Passes that are set are kept, and run first. Of passes of bucketeer only the last runs.
+    """
+
+    def __init__(self, made: CustomGraphPass) -> None:
+        from torch._inductor import config
+
+        self._pass = made
+        self._before = getattr(config, _HOOK)
+        others = [one for one in get_custom_graph_passes(self._before) if not isinstance(one, BucketeerPass)]
+        self._set = [*others, made] if others else made
+        setattr(config, _HOOK, self._set)
+
+    def disable(self) -> None:
+        """Turn it off: passes that were set before, or since, stay."""
+        from torch._inductor import config
+
+        now = getattr(config, _HOOK)
+        if now is self._set or now == self._set:
+            setattr(config, _HOOK, self._before)
+        elif any(one is self._pass for one in get_custom_graph_passes(now)):
+            others = [one for one in get_custom_graph_passes(now) if one is not self._pass]
+            setattr(config, _HOOK, others or None)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.disable()
+
+
+class Enabled(Hooked):
+    """Bucketeer is on until `disable()`, or until the end of a `with` block."""
+
+
+def enable(
+    *,
+    all_gather: str | int | None = None,
+    reduce_scatter: str | int | None = None,
+    all_reduce: str | int | None = None,
+    policy: str | None = None,
+    memory: str | int | None = None,
+    mode: str | None = None,
+    profile: Any = None,
+    times: Any = None,
+    verify: bool = True,
+    check_ranks: bool = False,
+    strict: bool = False,
+    timeout_s: float = 300.0,
+    **options: Any,
+) -> Enabled:
+    """Bucket the collectives of every graph that `torch.compile` compiles with Inductor from here on.
+
+    `all_gather`, `reduce_scatter` and `all_reduce` are caps, in bytes or as `"500MB"`, `"25MiB"`, `"off"`; where none is given,
+    all three are bucketed at the defaults. `policy` is `"greedy"` (default), `"adjacent"` (what Inductor's own pass merges) or
+    `"xla"`. `memory` caps the bytes alive at once, as `"+5%"` or `"80GB"`. With a `profile`, such as `"h100"` or a file of
+    `bucketeer calibrate`, launches and waits are placed so that they hide behind computation; `times` is a folder of `measure`. Other keyword arguments are flags of
+    `bucketeer rewrite`, or of `bucketeer plan` with a profile: `mode="concat"` is `--mode concat`.
+
+    `verify` proves each result; one that is not proven is not used. `check_ranks` compares the launches of all ranks before
+    anything runs, and takes graphs out of Inductor's cache. If a graph cannot be rewritten it stays as it is, and a
+    `BucketeerWarning` says why; `strict` raises instead.
+
+    Passes that are set already are kept and run first. The result is a context manager; `disable()` turns it off.
+
+    Raises `bucketeer.OptionError` for options that make no sense, and `ConflictError` where Inductor's own bucketing or overlap
+    scheduling is on.
+    """
+    caps = {"all_gather": all_gather, "reduce_scatter": reduce_scatter, "all_reduce": all_reduce}
+    given = {**caps, "policy": policy, "memory": memory, "mode": mode, "profile": profile, "times": times, **options}
+    made = BucketeerPass(verify=verify, check_ranks=check_ranks, strict=strict, timeout_s=timeout_s, **given)
+    refuse_conflicts()
+    return Enabled(made)

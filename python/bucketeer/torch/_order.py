@@ -1,0 +1,47 @@
+"""A plan's order, where data alone does not hold it.
+
+Inductor schedules by what reads what. A launch that is placed early, and a wait that is placed late, would move; so each gets
+an order edge to the computation beside it, as Inductor's own overlap scheduling makes them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch.fx import Graph, Node
+from torch.utils.flop_counter import flop_registry
+
+from ._graphs import is_launch, is_wait
+
+
+def hold(graph: Graph) -> int:
+    """Keep launches before, and waits behind, the computation that they hide behind; give how many edges that took.
+
+    Computation is what PyTorch counts floating-point operations of. A launch comes before the next one of it behind the launch,
+    and a wait after the last one before the wait.
+    """
+    from torch._inductor.fx_passes.control_dependencies import preserve_node_ordering
+    from torch.utils._ordered_set import OrderedSet
+
+    edges: dict[Node, Any] = {}
+    launched: list[Node] = []
+    started: dict[Node, int] = {}
+    computed: list[Node] = []
+    for node in graph.nodes:
+        if node.op != "call_function":
+            continue
+        if is_launch(node):
+            launched.append(node)
+            started[node] = len(computed)
+        elif is_wait(node):
+            launch = node.args[0]
+            # What was computed between the launch and its wait is what hides it.
+            if isinstance(launch, Node) and started.get(launch, len(computed)) < len(computed):
+                edges.setdefault(node, OrderedSet()).add(computed[-1])
+        elif getattr(node.target, "overloadpacket", None) in flop_registry:
+            if launched:
+                edges.setdefault(node, OrderedSet()).update(launched)
+                launched = []
+            computed.append(node)
+    preserve_node_ordering(graph, edges)
+    return sum(map(len, edges.values()))

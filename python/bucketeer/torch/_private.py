@@ -1,0 +1,69 @@
+"""Names of PyTorch that it does not promise to keep, in one place. Tested with PyTorch 2.15.
+
+What is missing in another version is None, or has a stand-in, where it can be done without.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch.distributed as dist
+
+
+def process_group(name: str) -> Any:
+    """Find a process group by name; raises what c10d raises."""
+    from torch.distributed import distributed_c10d
+
+    return getattr(distributed_c10d, "_resolve_process_group")(name)
+
+
+def world_groups() -> list[tuple[str, dict[int, int]]]:
+    """Give the groups that this process made: names, and group ranks by global rank."""
+    from torch.distributed import distributed_c10d
+
+    world: Any = distributed_c10d._world
+    return [(world.pg_names.get(group, ""), ranks) for group, ranks in world.pg_group_ranks.items()]
+
+
+def store_under(prefix: str) -> Any:
+    """Give a part of the store that all ranks share."""
+    from torch.distributed import distributed_c10d
+
+    return getattr(dist, "PrefixStore")(prefix, getattr(distributed_c10d, "_get_default_store")())
+
+
+def graph_name() -> str:
+    """Give the name of the graph that is being compiled: that which AOTAutograd gives it."""
+    try:
+        from torch._functorch._aot_autograd.logging_utils import get_aot_graph_name
+    except ImportError:
+        return "graph"
+    return str(get_aot_graph_name())
+
+
+def structured_artifact(name: str, payload: Callable[[], str]) -> None:
+    """Leave an artifact in PyTorch's structured log, which tlparse shows."""
+    from torch import _logging
+
+    trace: Any = getattr(_logging, "trace_structured", None)
+    if trace is not None:
+        trace("artifact", metadata_fn=lambda: {"name": name, "encoding": "json"}, payload_fn=payload)
+
+
+def shape_hints(mode: Any) -> dict[str, int]:
+    """Give the values that symbols had when a graph was traced under this mode of fake tensors."""
+    shapes = getattr(mode, "shape_env", None)
+    values = getattr(shapes, "backed_var_to_val", None)
+    if values is None:
+        # What earlier versions call it.
+        values = getattr(shapes, "var_to_val", None) or {}
+    return {str(symbol): int(value) for symbol, value in values.items()}
+
+
+def meta_kernels(mode: Any) -> Any:
+    """Give a context in which operators on fake tensors run as on meta tensors; none where there is no such context."""
+    from torch._subclasses import fake_tensor
+
+    manager: Any = getattr(fake_tensor, "in_kernel_invocation_manager", None)
+    return None if manager is None or mode is None else lambda: manager(mode)
