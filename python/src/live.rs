@@ -177,7 +177,9 @@ impl<'py> Reader<'_, 'py> {
                     let ty = self.value_type(&node, &mut reader, &mut types)?;
                     reader.push(Opcode::Call(&target), name, args, &operands, ty)
                 }
-                other => return Err(PyTypeError::new_err(format!("node `{name}` is a `{other}`, which no graph of FX has"))),
+                other => {
+                    return Err(PyTypeError::new_err(format!("node `{name}` is a `{other}`, which no graph of FX has")));
+                }
             };
             places.insert(node.as_ptr() as usize, id);
         }
@@ -222,14 +224,8 @@ pub fn read_live(
 ) -> PyResult<LiveGraph> {
     let torch = Torch::new(py)?;
     let mut values = Values::default();
-    let mut reader = Reader {
-        py,
-        torch: &torch,
-        describe,
-        values: &mut values,
-        targets: HashMap::new(),
-        schemas: Vec::new(),
-    };
+    let mut reader =
+        Reader { py, torch: &torch, describe, values: &mut values, targets: HashMap::new(), schemas: Vec::new() };
     let (mut read, count) = reader.graph(graph, name, 0)?;
     let schemas = std::mem::take(&mut reader.schemas);
     for schema in &schemas {
@@ -333,15 +329,11 @@ impl LiveGraph {
     /// The launches of each group, in order: what ranks have to agree on. Each is the kind, the dtype and the sizes.
     fn launches(&self) -> Vec<(String, Vec<u32>, Vec<String>)> {
         let graph = self.lock();
-        let mut groups: Vec<(String, Vec<u32>, Vec<String>)> = graph
-            .groups()
-            .iter()
-            .map(|group| (group.name.to_string(), members(group), Vec::new()))
-            .collect();
+        let mut groups: Vec<(String, Vec<u32>, Vec<String>)> =
+            graph.groups().iter().map(|group| (group.name.to_string(), members(group), Vec::new())).collect();
         for &id in graph.order() {
             let Op::Collective(collective) = graph.node(id).op else { continue };
-            let inputs: Vec<String> =
-                graph.collective_inputs(id).iter().map(|&input| payload(&graph, input)).collect();
+            let inputs: Vec<String> = graph.collective_inputs(id).iter().map(|&input| payload(&graph, input)).collect();
             let op = collective.kind.reduce_op().map_or_else(String::new, |op| format!(" {op}"));
             let what = format!("{}{op} of {}", collective.kind.name(), inputs.join(", "));
             groups[collective.group.index()].2.push(what);

@@ -180,7 +180,8 @@ impl Values {
         operands: &[Py<PyAny>],
     ) -> PyResult<(Bound<'py, PyTuple>, Bound<'py, PyDict>)> {
         let py = torch.torch.py();
-        let values = args.positional.iter().map(|arg| self.value(torch, arg, operands)).collect::<PyResult<Vec<_>>>()?;
+        let values =
+            args.positional.iter().map(|arg| self.value(torch, arg, operands)).collect::<PyResult<Vec<_>>>()?;
         let kwargs = PyDict::new(py);
         for (key, arg) in &args.keyword {
             kwargs.set_item(&**key, self.value(torch, arg, operands)?)?;
@@ -190,7 +191,8 @@ impl Values {
 
     fn value<'py>(&self, torch: &Torch<'py>, arg: &Arg, operands: &[Py<PyAny>]) -> PyResult<Bound<'py, PyAny>> {
         let py = torch.torch.py();
-        let all = |items: &[Arg]| items.iter().map(|item| self.value(torch, item, operands)).collect::<PyResult<Vec<_>>>();
+        let all =
+            |items: &[Arg]| items.iter().map(|item| self.value(torch, item, operands)).collect::<PyResult<Vec<_>>>();
         Ok(match arg {
             Arg::Operand(index) => operands[*index as usize].bind(py).clone(),
             Arg::Int(value) => value.into_pyobject(py)?.into_any(),
@@ -253,7 +255,8 @@ impl Reading<'_, '_> {
     fn arg(&mut self, value: &Bound<'_, PyAny>) -> PyResult<Arg> {
         if value.get_type().is(&self.torch.node) {
             let place = self.places.get(&(value.as_ptr() as usize));
-            let place = *place.ok_or_else(|| PyValueError::new_err(format!("`{value}` is used before it is defined")))?;
+            let place =
+                *place.ok_or_else(|| PyValueError::new_err(format!("`{value}` is used before it is defined")))?;
             self.operands.push(place);
             return Ok(Arg::Operand(self.operands.len() as u32 - 1));
         }
@@ -306,7 +309,8 @@ impl Reading<'_, '_> {
 
     /// `dict(k=v)`, or `dict([(k, v)])` where a key is no plain string.
     fn dict(&mut self, dict: &Bound<'_, PyDict>) -> PyResult<Arg> {
-        let is_word = |key: Bound<'_, PyAny>| key.call_method0("isidentifier").is_ok_and(|is| is.is_truthy().unwrap_or(false));
+        let is_word =
+            |key: Bound<'_, PyAny>| key.call_method0("isidentifier").is_ok_and(|is| is.is_truthy().unwrap_or(false));
         let mut args = Args::default();
         if dict.keys().iter().all(is_word) {
             for (key, value) in dict.iter() {

@@ -262,12 +262,7 @@ fn gathers_several_dtypes(graph: &Graph, id: NodeId, collective: Collective) -> 
 }
 
 /// An argument that the graph keeps in the collective itself.
-fn group_or_op(
-    graph: &Graph,
-    id: NodeId,
-    collective: Collective,
-    parameter: Parameter,
-) -> Result<Arg, FxPrintError> {
+fn group_or_op(graph: &Graph, id: NodeId, collective: Collective, parameter: Parameter) -> Result<Arg, FxPrintError> {
     let group = graph.group(collective.group);
     let legacy = legacy_group(graph, collective.group);
     let found = match (parameter, collective.kind) {
