@@ -9,6 +9,7 @@ mod together;
 
 pub use args::{Job, RewriteArgs};
 pub use readback::read_back;
+pub use report::GraphReport;
 
 use crate::buckets::Form;
 use crate::fault::{InputFault, OptionFault};
@@ -21,7 +22,6 @@ use bucketeer::ir::{Dependencies, Graph};
 use bucketeer::passes::{PassReport, Pipeline, PipelineError};
 use bucketeer_formats::{Document, Format};
 use report::Before;
-pub use report::GraphReport;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -177,7 +177,7 @@ pub fn summary(reports: &[GraphReport]) -> Vec<String> {
     reports.iter().flat_map(summary::summary).collect()
 }
 
-/// Everything that is said, on stderr; the summary only if the report is for people.
+/// Says everything there is to say; the summary only if the report is for people.
 pub fn show(job: &Job, reports: &[GraphReport], times: &Times) {
     for report in reports {
         if job.explain {

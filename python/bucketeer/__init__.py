@@ -53,22 +53,24 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> object:
-    """Loads what is asked for when it is first asked for, so that the import of the package takes no time."""
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from importlib import import_module
+# Type checkers would take every name for one that is there.
+if not TYPE_CHECKING:
 
-    found: object
-    if name == "__version__":
-        found = import_module("._native", __name__).version
-    elif name == "reports":
-        found = import_module(".reports", __name__)
-    else:
-        found = getattr(import_module("._text", __name__), name)
-    globals()[name] = found
-    return found
+    def __getattr__(name: str) -> object:
+        """Loads what is asked for when it is first asked for, so that the import of the package takes no time."""
+        if name not in __all__:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from importlib import import_module
 
+        found: object
+        if name == "__version__":
+            found = import_module("._native", __name__).version
+        elif name == "reports":
+            found = import_module(".reports", __name__)
+        else:
+            found = getattr(import_module("._text", __name__), name)
+        globals()[name] = found
+        return found
 
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *__all__})

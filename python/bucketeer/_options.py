@@ -64,9 +64,8 @@ def option(command: str, name: str, value: object) -> list[str]:
         parts = list(value)
     if not parts or any(isinstance(part, bool) or not isinstance(part, (str, int, float)) for part in parts):
         raise OptionError(f"{name}: expected a word, a number or several of them, found {value!r}")
-    if takes == "list":
-        return [flag(name, str(part)) for part in parts]
-    return [flag(name, ",".join(map(str, parts)))]
+    shown = [str(int(part)) if isinstance(part, float) and part.is_integer() else str(part) for part in parts]
+    return [flag(name, part) for part in shown] if takes == "list" else [flag(name, ",".join(shown))]
 
 
 def hints(value: object) -> list[str]:

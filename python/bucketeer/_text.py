@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Generic, TypeVar, Union, cast, overload
+from typing import Any, Generic, TypeVar, Union, cast, overload
 
 from . import _native, reports
 from ._errors import InputWarning, OptionError
@@ -35,7 +35,7 @@ class Rewritten(Generic[Text]):
     """Warnings and notes, and what `explain` and `stats` say, line by line."""
     json: str = field(repr=False)
     """What was done, as the JSON document of `bucketeer rewrite --json`."""
-    _facts: tuple[tuple[str, Content | Mapping[str, int]], ...] = field(default=(), repr=False, compare=False)
+    _facts: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
 
     @cached_property
     def report(self) -> reports.RewriteReport:
@@ -68,7 +68,7 @@ class Rewritten(Generic[Text]):
     def _repr_html_(self) -> str:
         """The collectives as a picture, what was merged in thick frames; of many a table."""
         if 0 < len(self.remarks) <= MOST_DRAWN:
-            return draw(self.text, **dict(self._facts))  # type: ignore[arg-type]
+            return draw(self.text, **self._facts)
         return _table(str(self))
 
 
@@ -278,6 +278,7 @@ def rewrite(
 
     Raises `InputError`, `OptionError`, `RefusedError`, or `Error`.
     """
+    # What a picture of the result has to know, too.
     facts = {"groups": groups, "ops": ops, "hints": hints, "graph": options.get("graph")}
     given = {
         "all_gather": all_gather,
@@ -293,8 +294,7 @@ def rewrite(
     words, files = flags("rewrite", given)
     result, report, summary, said = _native.rewrite(_source(graph), words, files)
     _warn(said)
-    known = tuple((name, fact) for name, fact in facts.items() if fact is not None)
-    rest = (summary, tuple(said), report, cast("tuple[tuple[str, Content | Mapping[str, int]], ...]", known))
+    rest = (summary, tuple(said), report, facts)
     return Rewritten(result.decode(), *rest) if isinstance(graph, str) else Rewritten(result, *rest)
 
 
