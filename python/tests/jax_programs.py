@@ -36,7 +36,8 @@ def mesh(**axes: int) -> Mesh:
 
 def put(value: Any, mesh: Mesh, *spec: Any) -> jax.Array:
     """A value on a mesh."""
-    return jax.device_put(value, NamedSharding(mesh, P(*spec)))
+    placed: jax.Array = jax.device_put(value, NamedSharding(mesh, P(*spec)))
+    return placed
 
 
 def random(*shape: int, seed: int = 0) -> np.ndarray:
@@ -56,7 +57,9 @@ def update(params: Any, gradients: Any) -> Any:
     return jax.tree.map(lambda param, gradient: param - 0.1 * gradient, params, gradients)
 
 
-def _start(mesh: Mesh, weight: tuple, bias: tuple, batch: tuple) -> Callable[[], tuple[Any, Any]]:
+def _start(
+    mesh: Mesh, weight: tuple[str, ...], bias: tuple[str, ...], batch: tuple[str, ...]
+) -> Callable[[], tuple[Any, Any]]:
     def start() -> tuple[Any, Any]:
         params = [
             (put(random(WIDTH, WIDTH, seed=at), mesh, *weight), put(random(WIDTH, seed=at), mesh, *bias))
@@ -133,7 +136,7 @@ def pipeline(on: Mesh | None = None, **jit: Any) -> Program:
     def loss(params: Any, batch: jax.Array) -> Any:
         stage = jax.lax.axis_index("stage")
         micro = batch.reshape(4, -1, WIDTH)
-        here, total = jnp.zeros_like(micro[0]), 0.0
+        here, total = jnp.zeros_like(micro[0]), jnp.float32(0)
         (weight, bias), (weight2, bias2) = params
         for tick in range(7):
             fed = micro[tick] if tick < 4 else jnp.zeros_like(micro[0])
