@@ -4,6 +4,8 @@ Each gives `start()`, which makes parameters and a batch, and `step(params, batc
 gives new ones and the loss.
 """
 
+# mypy: allow-untyped-calls
+
 from __future__ import annotations
 
 import dataclasses
@@ -34,7 +36,8 @@ def mesh(**axes: int) -> Mesh:
 
 def put(value: Any, mesh: Mesh, *spec: Any) -> jax.Array:
     """A value on a mesh."""
-    return jax.device_put(value, NamedSharding(mesh, P(*spec)))
+    placed: jax.Array = jax.device_put(value, NamedSharding(mesh, P(*spec)))
+    return placed
 
 
 def random(*shape: int, seed: int = 0) -> np.ndarray:
@@ -54,7 +57,9 @@ def update(params: Any, gradients: Any) -> Any:
     return jax.tree.map(lambda param, gradient: param - 0.1 * gradient, params, gradients)
 
 
-def _start(mesh: Mesh, weight: tuple, bias: tuple, batch: tuple) -> Callable[[], tuple[Any, Any]]:
+def _start(
+    mesh: Mesh, weight: tuple[str, ...], bias: tuple[str, ...], batch: tuple[str, ...]
+) -> Callable[[], tuple[Any, Any]]:
     def start() -> tuple[Any, Any]:
         params = [
             (put(random(WIDTH, WIDTH, seed=at), mesh, *weight), put(random(WIDTH, seed=at), mesh, *bias))
@@ -128,10 +133,10 @@ def pipeline(on: Mesh | None = None, **jit: Any) -> Program:
     on = on or mesh(stage=4, data=2)
     around = [(at, (at + 1) % 4) for at in range(4)]
 
-    def loss(params: Any, batch: jax.Array) -> jax.Array:
+    def loss(params: Any, batch: jax.Array) -> Any:
         stage = jax.lax.axis_index("stage")
         micro = batch.reshape(4, -1, WIDTH)
-        here, total = jnp.zeros_like(micro[0]), 0.0
+        here, total = jnp.zeros_like(micro[0]), jnp.float32(0)
         (weight, bias), (weight2, bias2) = params
         for tick in range(7):
             fed = micro[tick] if tick < 4 else jnp.zeros_like(micro[0])
