@@ -1,8 +1,9 @@
-"""Trains a model on ranks that are processes of a gloo group, without and with bucketeer.
+"""Trains models on ranks that are processes of a gloo group, without and with bucketeer.
 
-    python -m training.ranks MODEL WORLD [--caps 64KiB]
+    python -m training.ranks WORLD MODEL... [--options JSON]
 
-Prints one JSON line for rank 0: launches of a step without and with, and what differed, bit for bit.
+Prints a JSON line for each model: launches of a step without and with, what differed on any rank, bit for bit, and whether graphs
+were found in Inductor's cache when it was trained once more. Options are those of `bucketeer.torch.enable`.
 """
 
 from __future__ import annotations
@@ -62,41 +63,48 @@ def differences(one: dict[str, Any], other: dict[str, Any]) -> list[str]:
     return found
 
 
-def run(rank: int, world: int, name: str, folder: str, options: dict[str, Any]) -> None:
+def run(rank: int, world: int, names: list[str], folder: str, options: dict[str, Any]) -> None:
     """One rank."""
     torch.set_num_threads(1)
-    os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
     torch._inductor.config.compile_threads = 1
     dist.init_process_group("gloo", rank=rank, world_size=world, init_method=f"file://{folder}/rendezvous")
+    for name in names:
+        # PyTorch's cache of joint graphs tells meshes apart by their shape: where ranks share a folder, one would get the graph of
+        # another, with that one's groups.
+        torch._functorch.config.enable_autograd_cache = name != "hsdp"
+        seen = compare(name, world, options)
+        gathered: list[Any] = [None] * world
+        dist.all_gather_object(gathered, seen)
+        if rank == 0:
+            seen["differences"] = [f"rank {at}: {what}" for at, other in enumerate(gathered) for what in other["differences"]]
+            print(json.dumps(seen), flush=True)
+    dist.barrier()
+
+
+def compare(name: str, world: int, options: dict[str, Any]) -> dict[str, Any]:
+    """Train without bucketeer, with it, and with it once more, as the cache has it."""
     from torch._dynamo.utils import counters
 
     import bucketeer.torch
 
     without = train(name, world)
-    seen: dict[str, Any] = {}
+    bucketeer.torch.reports(clear=True)
     with bucketeer.torch.enable(strict=True, **options):
         with_ours = train(name, world)
         reports = bucketeer.torch.reports(clear=True)
         counters.clear()
         again = train(name, world)
-        seen["cache"] = {key: value for key, value in counters["inductor"].items() if key.startswith("fxgraph_cache_")}
-        seen["again"] = [report.line() for report in bucketeer.torch.reports(clear=True)]
-    seen |= {
+    return {
         "model": name,
         "world": world,
         "losses": [float(loss) for loss in without["losses"]],
         "launches": {"without": count(without["launches"]), "with": count(with_ours["launches"])},
         "differences": differences(without, with_ours) + [f"again: {what}" for what in differences(without, again)],
         "reports": [report.line() for report in reports],
-        "proofs": sorted({repr(report.details.proof) for report in reports if report.outcome == "rewritten"}),
-        "said": sorted({said for report in reports for said in report.said}),
+        "proofs": [report.details.proof.verdict for report in reports if report.outcome == "rewritten"],
+        "cache": {key: value for key, value in counters["inductor"].items() if key.startswith("fxgraph_cache_")},
+        "compiled again": [report.line() for report in bucketeer.torch.reports(clear=True)],
     }
-    gathered: list[Any] = [None] * world
-    dist.all_gather_object(gathered, seen)
-    if rank == 0:
-        seen["differences"] = [f"rank {at}: {what}" for at, other in enumerate(gathered) for what in other["differences"]]
-        print(json.dumps(seen), flush=True)
-    dist.barrier()
 
 
 def count(launches: list[str]) -> dict[str, int]:
@@ -118,19 +126,15 @@ def guarded(rank: int, *rest: Any) -> None:
 def main() -> None:
     """Run all ranks."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("model")
     parser.add_argument("world", type=int)
-    # PyTorch's cache of joint graphs tells meshes apart by their shape: where ranks share a folder, one gets the graph of another,
-    # with that one's groups.
-    if "hsdp" in sys.argv:
-        os.environ["TORCHINDUCTOR_AUTOGRAD_CACHE"] = "0"
+    parser.add_argument("models", nargs="+")
     parser.add_argument("--options", type=json.loads, default={})
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        # Each run starts with an empty cache of graphs; what was compiled of C++ is kept where the environment says.
+        # Graphs are looked for in a cache of their own; what was compiled of C++ is kept where the environment says.
         os.environ["TORCHINDUCTOR_FX_GRAPH_CACHE"] = "1"
         os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", f"{folder}/cache")
-        processes.spawn(guarded, args=(asked.world, asked.model, folder, asked.options), nprocs=asked.world, join=True)
+        processes.spawn(guarded, args=(asked.world, asked.models, folder, asked.options), nprocs=asked.world, join=True)
 
 
 if __name__ == "__main__":
