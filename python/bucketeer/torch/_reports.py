@@ -59,7 +59,9 @@ class Report:
         return f"graph {self.graph}: {self.launches_before} launches became {self.launches_after}, in {took:.3f} s"
 
     def __str__(self) -> str:
-        return "\n".join([self.line(), *([self.summary] if self.summary else []), *self.said])
+        # The table's first line names the graph again.
+        _, _, table = self.summary.partition("\n")
+        return "\n".join([self.line(), *table.splitlines(), *self.said])
 
     def _repr_html_(self) -> str:
         import html
