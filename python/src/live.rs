@@ -178,7 +178,9 @@ impl<'py> Reader<'_, 'py> {
                     reader.push(Opcode::Call(&target), name, args, &operands, ty)
                 }
                 other => {
-                    return Err(PyTypeError::new_err(format!("node `{name}` is a `{other}`, which no graph of FX has")));
+                    return Err(PyTypeError::new_err(format!(
+                        "node `{name}` is a `{other}`, which no graph of FX has"
+                    )));
                 }
             };
             places.insert(node.as_ptr() as usize, id);

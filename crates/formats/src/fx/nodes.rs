@@ -157,3 +157,6 @@ pub fn results(returned: Arg) -> Args {
         value => vec![value],
     })
 }
+
+#[cfg(test)]
+mod tests;
