@@ -42,3 +42,10 @@ def test_a_rank_that_compiles_nothing_is_named_after_the_time() -> None:
     first, second = ranks("missing")
     assert "within 5 s nothing came from rank 1" in first["raised"]
     assert second == {"rank": 1}
+
+
+def test_a_rank_that_cannot_rewrite_its_graph_keeps_the_others_from_it() -> None:
+    first, second = ranks("failing")
+    assert "rank 1 could not rewrite it, so that no rank may: ConflictError" in first["raised"]
+    assert "bucket_all_gathers_fx" in second["raised"]
+    assert first["launches"] == second["launches"] == 3

@@ -63,25 +63,32 @@ class BucketeerPass(CustomGraphPass):
         return f"BucketeerPass({' '.join(self._flags.words)})"
 
     def __call__(self, graph: Graph) -> None:
-        """Rewrite one graph. If that fails, it stays as it was, and a warning says so."""
+        """Rewrite one graph. If that fails, it stays as it was, and a warning says so.
+
+        That ranks differ is always an error: they would wait for one another.
+        """
         name = graph_name()
         before = launches_of(graph)
+        turn = _ranks.Turn(name, self._timeout_s) if self._check_ranks else None
         try:
-            report = self._rewrite(graph, name, before)
-        except Exception as error:
-            report = Report(graph=name, outcome="left", launches_before=before, launches_after=before, reason=f"{type(error).__name__}: {error}")
+            report = self._rewrite(graph, name, before, turn)
+        except BaseException as error:
+            reason = f"{type(error).__name__}: {error}"
+            if turn is not None:
+                turn.fail(reason)
+            report = Report(graph=name, outcome="left", launches_before=before, launches_after=before, reason=reason)
             add(report)
-            if self._strict:
+            if self._strict or turn is not None or not isinstance(error, Exception):
                 raise
             warnings.warn(f"bucketeer: {report.line()}", BucketeerWarning, stacklevel=2)
             return
         add(report)
         _tell(report)
 
-    def _rewrite(self, graph: Graph, name: str, before: int) -> Report:
+    def _rewrite(self, graph: Graph, name: str, before: int, turn: _ranks.Turn | None) -> Report:
         if before == 0:
-            if self._check_ranks:
-                _ranks.agree(name, [], self._timeout_s)
+            if turn is not None:
+                turn.agree([])
             return Report(graph=name, outcome="empty", launches_before=0, launches_after=0, reason=outside(graph))
         refuse_conflicts()
         seconds: dict[str, float] = {}
@@ -105,8 +112,8 @@ class BucketeerPass(CustomGraphPass):
             notes.append(f"c10d knows no group {', '.join(map(repr, unknown))} here, so that its ranks are not known")
         edits = live.edits()
         clock.lap("rewrite")
-        if self._check_ranks:
-            _ranks.agree(name, live.launches(), self._timeout_s)
+        if turn is not None:
+            turn.agree(live.launches())
             clock.lap("agree")
         made = apply(graph, nodes, edits)
         if self._flags.plans:

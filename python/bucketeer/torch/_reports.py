@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from .. import reports as details
 
 # So many graphs are remembered.
-_MOST = 1000
+_MOST = 200
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ def add(report: Report) -> None:
 
 
 def reports(*, clear: bool = False) -> list[Report]:
-    """Give what became of each graph that was compiled in this process, in order; the last 1,000.
+    """Give what became of each graph that was compiled in this process, in order; the last 200.
 
     Graphs that Inductor finds in its cache are not compiled, and not reported. `clear` forgets them.
     """
