@@ -403,7 +403,8 @@ def judge(stem: str, name: str, result: dict[str, Any]) -> tuple[str, str]:
         return Outcome.PASSES, "; ".join(part for part in (told, explained.REMARKS.get(f"{stem}::{name}", "")) if part)
     if result["error"] is None and not result["more"]:
         return Outcome.NAMES, told
-    if why is not None:
+    # An error that is no assertion is never explained away, nor are values that differ.
+    if why is not None and (result["error"] is None or result["error"].startswith("AssertionError: Scalars are not equal")):
         return why[0], f"{told}; {why[1]}"
     first = (result["error"] or result["more"][0]).splitlines()[0]
     return Outcome.FAILS, f"{told}; {held} {first}"
