@@ -393,6 +393,35 @@ def test_threads_that_compile_at_once_each_get_their_own_graph() -> None:
     assert sorted(report.launches_before for report in plugin.reports()) == [3, 4, 5, 6, 7, 8]
 
 
+def test_what_is_enabled_in_one_thread_is_on_in_others_until_it_is_disabled() -> None:
+    seen: list[Any] = []
+    ready, off = threading.Event(), threading.Event()
+
+    def compiles() -> None:
+        for wait in (None, off):
+            ready.set() if wait is not None else None
+            wait is None or wait.wait(60)
+            module = trace(several, *shards())
+            hook = config.post_grad_custom_post_pass
+            hook(module.graph)
+            seen.append((count(module, "all_gather_into_tensor"), hook.uuid()))
+
+    with plugin.enable(strict=True) as enabled:
+        mine = config.post_grad_custom_post_pass.uuid()
+        thread = threading.Thread(target=compiles)
+        thread.start()
+        assert ready.wait(60)
+        enabled.disable()
+    off.set()
+    thread.join()
+    assert seen == [(1, mine), (3, "bucketeer-off")]
+    later: list[Any] = []
+    thread = threading.Thread(target=lambda: later.append(config.post_grad_custom_post_pass))
+    thread.start()
+    thread.join()
+    assert later == [None] and config.post_grad_custom_post_pass is None
+
+
 def test_a_plan_places_launches_before_what_hides_them() -> None:
     def function(x: torch.Tensor, *weights: torch.Tensor) -> torch.Tensor:
         for weight in weights:

@@ -6,8 +6,10 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from torch._inductor.custom_graph_pass import CustomGraphPass, get_custom_graph_passes
+from torch.fx import Graph
 
 from ._pass import BucketeerPass, refuse_conflicts
+from ._private import set_for_other_threads
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -15,10 +17,32 @@ if TYPE_CHECKING:
 _HOOK = "post_grad_custom_post_pass"
 
 
-class Hooked:
-    """A pass runs on each graph that Inductor compiles, until `disable()` or the end of a `with` block.
+class _Everywhere(CustomGraphPass):
+    """A pass as other threads see it. They keep what they have read, so that it is turned off here."""
 
-    Passes that are set are kept, and run first. Of passes of bucketeer only the last runs.
+    def __init__(self, made: CustomGraphPass) -> None:
+        self._pass: CustomGraphPass | None = made
+
+    def turn_off(self) -> None:
+        self._pass = None
+
+    def __call__(self, graph: Graph) -> None:
+        if self._pass is not None:
+            self._pass(graph)
+
+    def uuid(self) -> Any:
+        return "bucketeer-off" if self._pass is None else self._pass.uuid()
+
+    def __deepcopy__(self, memo: Any) -> _Everywhere:
+        """Inductor copies what is the default; that would be on for ever."""
+        return self
+
+
+class Hooked:
+    """A pass runs on each graph that Inductor compiles, in all threads, until `disable()` or the end of a `with` block.
+
+    Passes that are set are kept, and run first. Of passes of bucketeer only the last runs. In threads that have passes of their own
+    set, these alone run.
     """
 
     def __init__(self, made: CustomGraphPass) -> None:
@@ -26,14 +50,18 @@ class Hooked:
 
         self._pass = made
         self._before = getattr(config, _HOOK)
-        others = [one for one in get_custom_graph_passes(self._before) if not isinstance(one, BucketeerPass)]
+        others = [one for one in get_custom_graph_passes(self._before) if not isinstance(one, (BucketeerPass, _Everywhere))]
         self._set = [*others, made] if others else made
         setattr(config, _HOOK, self._set)
+        self._everywhere = _Everywhere(made)
+        self._undo = set_for_other_threads(_HOOK, self._everywhere)
 
     def disable(self) -> None:
         """Turn it off: passes that were set before, or since, stay."""
         from torch._inductor import config
 
+        self._everywhere.turn_off()
+        self._undo()
         now = getattr(config, _HOOK)
         if now is self._set or now == self._set:
             setattr(config, _HOOK, self._before)

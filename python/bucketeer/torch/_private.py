@@ -74,3 +74,23 @@ def boxed(function: Callable[..., Any]) -> Any:
     from torch._functorch import aot_autograd
 
     return getattr(aot_autograd, "make_boxed_func")(function)
+
+
+def set_for_other_threads(name: str, value: Any) -> Callable[[], None]:
+    """Give a setting of Inductor to threads that have none of their own, and give back what undoes that.
+
+    What is set in one thread is seen in that thread alone; others see the default. A thread that has read it keeps it.
+    """
+    from torch._inductor import config
+
+    entry: Any = getattr(config, "_config", {}).get(name)
+    if entry is None or not hasattr(entry, "default"):
+        return lambda: None
+    before = entry.default
+    entry.default = value
+
+    def undo() -> None:
+        if entry.default is value:
+            entry.default = before
+
+    return undo
