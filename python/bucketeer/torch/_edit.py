@@ -15,17 +15,18 @@ from ._operators import resolve
 _PROVENANCE = ("stack_trace", "nn_module_stack", "fwd_nn_module_stack", "fwd_source_fn_stack", "custom")
 
 
-def apply(graph: Graph, nodes: list[Node], edits: _native.Edits) -> int:
+def apply(graph: Graph, nodes: list[Node], edits: _native.Edits, *, fakes: bool = True) -> int:
     """Make the graph what the edits say, and give how many nodes were made.
 
     `nodes` are those that were read, in order. Nodes that stay keep all that they have; new ones get fake values by running
-    what they call on those of their arguments. If anything fails, the graph is left as it was.
+    what they call on those of their arguments, unless `fakes` says that somebody else does that. If anything fails, the graph is left
+    as it was.
     """
     # All that can be refused is, before anything changes.
     targets = {target: resolve(target) for target in {created[1] for created in edits.created}}
     undo = _Undo(graph)
     try:
-        every = _edit(graph, nodes, edits, targets, undo)
+        every = _edit(graph, nodes, edits, targets, undo, fakes)
     except BaseException:
         undo.run()
         raise
@@ -54,17 +55,19 @@ class _Undo:
             self._graph.erase_node(node)
 
 
-def _edit(graph: Graph, nodes: list[Node], edits: _native.Edits, targets: dict[str, Any], undo: _Undo) -> list[Node]:
+def _edit(graph: Graph, nodes: list[Node], edits: _native.Edits, targets: dict[str, Any], undo: _Undo, fakes: bool) -> list[Node]:
     """Make new nodes and give others their operands; give all nodes, by place."""
     every: list[Node] = list(nodes)
     named = {node.name: node for node in nodes} if any(created[4] for created in edits.created) else {}
     with FakeValues(fake_mode(graph)) as fake:
         for name, target, args, kwargs, members in edits.created:
-            args, kwargs = _with_nodes(args, every), _with_nodes(kwargs, every)
+            args, kwargs = _with_nodes(args, every), _with_nodes(kwargs, every) if kwargs else kwargs
             node = graph.create_node("call_function", targets[target], args, kwargs, name=name)
             undo.created.append(node)
             every.append(node)
-            _describe(node, [named[member] for member in members if member in named], fake)
+            _describe(node, [named[member] for member in members if member in named])
+            if fakes:
+                fake.give(node)
     for place, operands in edits.rewired:
         node = nodes[place]
         undo.arguments.append((node, node.args, node.kwargs))
@@ -76,6 +79,13 @@ def _edit(graph: Graph, nodes: list[Node], edits: _native.Edits, targets: dict[s
 
 def _with_nodes(value: Any, every: list[Node]) -> Any:
     """Put nodes in the places of references."""
+    kind = type(value)
+    if kind is _native.Ref:
+        return every[value.place]
+    if kind is list:
+        return [_with_nodes(item, every) for item in value]
+    if kind is tuple:
+        return tuple([_with_nodes(item, every) for item in value])
     return map_aggregate(value, lambda item: every[item.place] if isinstance(item, _native.Ref) else item)
 
 
@@ -93,11 +103,10 @@ def _place(order: list[Node]) -> None:
         first = node
 
 
-def _describe(node: Node, members: list[Node], fake: FakeValues) -> None:
-    """Give a new node its fake value, and the provenance of what was merged into it."""
+def _describe(node: Node, members: list[Node]) -> None:
+    """Give a new node the provenance of what was merged into it."""
     for member in members[:1]:
         node.meta.update({key: member.meta[key] for key in _PROVENANCE if key in member.meta})
     # In a joint graph, what hangs on the backward pass belongs to it.
     if any(of.meta.get("partitioner_tag") == "is_backward" for of in node.all_input_nodes):
         node.meta["partitioner_tag"] = "is_backward"
-    fake.give(node)

@@ -21,17 +21,17 @@ class _Everywhere(CustomGraphPass):
     """A pass as other threads see it. They keep what they have read, so that it is turned off here."""
 
     def __init__(self, made: CustomGraphPass) -> None:
-        self._pass: CustomGraphPass | None = made
+        self.inner: CustomGraphPass | None = made
 
     def turn_off(self) -> None:
-        self._pass = None
+        self.inner = None
 
     def __call__(self, graph: Graph) -> None:
-        if self._pass is not None:
-            self._pass(graph)
+        if self.inner is not None:
+            self.inner(graph)
 
     def uuid(self) -> Any:
-        return "bucketeer-off" if self._pass is None else self._pass.uuid()
+        return "bucketeer-off" if self.inner is None else self.inner.uuid()
 
     def __deepcopy__(self, memo: Any) -> _Everywhere:
         """Inductor copies what is the default; that would be on for ever."""

@@ -9,7 +9,7 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-from torch._inductor.custom_graph_pass import CustomGraphPass
+from torch._inductor.custom_graph_pass import CustomGraphPass, get_custom_graph_passes
 from torch.fx import Graph
 
 from .. import _native
@@ -115,7 +115,8 @@ class BucketeerPass(CustomGraphPass):
         if turn is not None:
             turn.agree(live.launches())
             clock.lap("agree")
-        made = apply(graph, nodes, edits)
+        # Order edges of a plan are made with what nodes hold.
+        made = apply(graph, nodes, edits, fakes=self._flags.plans or not self._is_last_of_post_grad())
         if self._flags.plans:
             hold(graph)
         clock.lap("edit")
@@ -132,6 +133,17 @@ class BucketeerPass(CustomGraphPass):
             json=told.report,
             timeline=told.timeline or "",
         )
+
+    def _is_last_of_post_grad(self) -> bool:
+        """Whether nobody reads this pass's graph before Inductor gives new nodes their fake values, as it does behind its hook for passes
+        of post-grad graphs. It runs each new node for that, whether it has one or not.
+        """
+        from torch._inductor import config
+
+        hooks = ("joint_custom_pre_pass", "joint_custom_post_pass", "post_grad_custom_pre_pass")
+        elsewhere = any(one is self for hook in hooks for one in get_custom_graph_passes(getattr(config, hook)))
+        last = get_custom_graph_passes(config.post_grad_custom_post_pass)[-1:]
+        return not elsewhere and any(one is self or getattr(one, "inner", None) is self for one in last)
 
     def uuid(self) -> Any:
         """Identify what this pass makes of a graph, for Inductor's cache.
