@@ -27,7 +27,7 @@ fn timed(Shown { name, graph, run }: &Shown<'_>) -> TimedRun {
         what: span.doing.name(),
         start_ns: span.start_ns,
         ns: span.ns,
-        note: span.launch.map_or(String::new(), |launch| what_is_sent(graph, &run.launches[launch])),
+        notes: span.launch.iter().map(|&launch| what_is_sent(graph, &run.launches[launch])).collect(),
     };
     let spans = run.spans(graph);
     let lanes = spans.chunk_by(|one, next| one.lane == next.lane);
