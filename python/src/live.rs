@@ -52,6 +52,18 @@ impl Told {
         self.0.timeline.as_deref()
     }
 
+    /// The same as a picture without scripts, SVG.
+    #[getter]
+    fn svg(&self) -> Option<&str> {
+        self.0.svg.as_deref()
+    }
+
+    /// The same as JSON.
+    #[getter]
+    fn spans(&self) -> Option<&str> {
+        self.0.spans.as_deref()
+    }
+
     /// Warnings and notes.
     #[getter]
     fn said(&self) -> Vec<String> {
@@ -178,7 +190,9 @@ impl<'py> Reader<'_, 'py> {
                     reader.push(Opcode::Call(&target), name, args, &operands, ty)
                 }
                 other => {
-                    return Err(PyTypeError::new_err(format!("node `{name}` is a `{other}`, which no graph of FX has")));
+                    return Err(PyTypeError::new_err(format!(
+                        "node `{name}` is a `{other}`, which no graph of FX has"
+                    )));
                 }
             };
             places.insert(node.as_ptr() as usize, id);
