@@ -317,7 +317,7 @@ class Timeline:
     page: str = field(repr=False)
     """An HTML page of its own with scripts: zoom, search, names under the pointer."""
     svg: str = field(repr=False)
-    """A picture without scripts; names are told of what the pointer is at."""
+    """A picture without scripts; names are under the pointer."""
     json: str = field(repr=False)
     """The JSON document of `bucketeer plan --timeline FILE.json`."""
 

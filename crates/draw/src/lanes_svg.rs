@@ -8,7 +8,7 @@ use std::fmt::Write;
 /// Sizes in pixels.
 pub(super) const LABEL: i64 = 176;
 pub(super) const ROW: i64 = 15;
-const BAR: i64 = 13;
+pub(super) const BAR: i64 = 13;
 pub(super) const GAP: i64 = 14;
 pub(super) const LINE: i64 = 13;
 const MEMORY: i64 = 160;

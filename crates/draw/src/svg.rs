@@ -51,7 +51,7 @@ const STYLE: &str = "\
 .bucketeer-boxes g:hover > rect { stroke: #cc0000 }
 ";
 
-/// A picture of this size. Its rules of style name its class, for a notebook has many pictures on one page.
+/// A picture of this size. Its style rules name its class, because a notebook has many pictures on one page.
 pub(super) fn frame(class: &str, width: i64, height: i64, style: &str, body: &str) -> String {
     format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" class=\"{class}\" width=\"{width}\" height=\"{height}\" \

@@ -39,11 +39,14 @@ pub struct TimedSpan {
     pub notes: Vec<String>,
 }
 
+/// What a span is in which computation stands still.
+pub(super) const WAIT: &str = "wait";
+
 /// What spans may be: a word, its colour, and what it stands for.
 pub(super) const KINDS: [(&str, &str, &str); 5] = [
     ("compute", "#7aa6d6", "a call that computes"),
     ("comm", "#5fae7b", "a message, from its start to its end"),
-    ("wait", "#d9534f", "computation stands still for a message"),
+    (WAIT, "#d9534f", "computation stands still for a message"),
     ("pack", "#e0a84e", "members are copied into a bucket"),
     ("unpack", "#c98fd0", "members are copied out of a bucket"),
 ];

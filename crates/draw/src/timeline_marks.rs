@@ -1,12 +1,12 @@
 //! Which spans of a lane one mark stands for, and what is told about it.
 //!
 //! A span that is as wide as a column has a mark of its own. Thinner ones share a mark where they begin in one column, and where they
-//! compute without a gap. Columns grow until the marks are few, so that the size of a picture has a bound that no run exceeds.
+//! compute without a gap. Waiting is marked apart, by its share, so that it is seen however thin it is. Columns grow until the marks are few, so that the size of a picture has a bound that no run exceeds.
 //! Cost: linear in the spans.
 
 use super::lanes::{COLUMNS, MOST_MARKS, Mark, WIDTH};
 use super::text::{cut, visible};
-use super::timeline::{KINDS, TimedLane, TimedSpan, colour};
+use super::timeline::{KINDS, TimedLane, TimedSpan, WAIT, colour};
 use bucketeer_types::times::human;
 
 /// Names that are told of a mark that stands for several spans.
@@ -34,6 +34,8 @@ pub(super) struct Shown {
     pub end_ns: u64,
     /// How many spans it stands for.
     pub spans: usize,
+    /// Of several spans: how much of their time is waiting, in hundredths.
+    pub waiting: u64,
     pub mark: Mark,
 }
 
@@ -45,6 +47,7 @@ impl Shown {
             [one] => (one.what, visible(&one.name), vec![format!("{} {}", one.what, visible(&one.name))]),
             _ => several(spans),
         };
+        let waiting = if spans.len() > 1 { hundredths_waiting(spans) } else { 0 };
         details.push(format!(
             "{}, from {} to {}",
             human(end_ns.saturating_sub(start_ns)),
@@ -58,26 +61,34 @@ impl Shown {
             *line = cut(line, COLUMNS);
         }
         let mark = Mark { name, fill: colour(what), details, ..Mark::default() };
-        Self { start_ns, end_ns, spans: spans.len(), mark }
+        Self { start_ns, end_ns, spans: spans.len(), waiting, mark }
     }
 }
 
-/// What most of the time of several spans is, what they are called together, and what is told about them.
+fn hundredths_waiting(spans: &[TimedSpan]) -> u64 {
+    let sum = |spans: &mut dyn Iterator<Item = &TimedSpan>| spans.map(|span| u128::from(span.ns)).sum::<u128>();
+    let waiting = sum(&mut spans.iter().filter(|span| span.what == WAIT));
+    (waiting * 100 / sum(&mut spans.iter()).max(1)) as u64
+}
+
+/// What most of the time of several spans is but waiting, what they are called together, and what is told about them.
 fn several(spans: &[TimedSpan]) -> (&'static str, String, Vec<String>) {
-    let mut most = (0, spans[0].what);
+    let mut most = (0, WAIT);
     let mut sums = Vec::new();
     for (what, ..) in KINDS {
         let of_kind = spans.iter().filter(|span| span.what == what);
         let (count, ns) = of_kind.fold((0, 0u64), |(count, ns), span| (count + 1, ns.saturating_add(span.ns)));
         if count > 0 {
             sums.push(format!("{count} of {what}, {}", human(ns)));
-            most = most.max((ns, what));
+            if what != WAIT {
+                most = most.max((ns, what));
+            }
         }
     }
     let names: Vec<String> = spans.iter().take(MOST_NAMES).map(|span| cut(&visible(&span.name), 40)).collect();
     let more = spans.len().saturating_sub(MOST_NAMES);
     let more = if more > 0 { vec![format!("and {more} more")] } else { Vec::new() };
-    // So many names as fit on a line.
+    // As many names as fit on a line.
     let names = names.chunks(3).map(|line| line.join(", "));
     (most.1, format!("{} spans", spans.len()), std::iter::once(sums.join("; ")).chain(names).chain(more).collect())
 }
@@ -141,10 +152,12 @@ mod tests {
     }
 
     #[test]
-    fn a_shared_mark_tells_what_takes_most_and_how_much_there_is_of_each() {
+    fn a_shared_mark_tells_how_much_there_is_of_each_and_what_share_is_waiting() {
         let spans = [span("compute", 0, 2), span("wait", 2, 5), span("compute", 7, 2)];
         let shown = Shown::of(&spans);
-        assert_eq!(shown.mark.fill, colour("wait"));
+        assert_eq!((shown.mark.fill, shown.waiting), (colour("compute"), 55));
+        assert_eq!(Shown::of(&spans[1..2]).mark.fill, colour("wait"));
+        assert_eq!(Shown::of(&[span("wait", 0, 1), span("wait", 1, 1)]).mark.fill, colour("wait"));
         assert_eq!(
             shown.mark.details,
             ["2 of compute, 4 ns; 1 of wait, 5 ns", "compute0, wait2, compute7", "9 ns, from 0 ns to 9 ns"]

@@ -1,12 +1,12 @@
-//! Runs of a step as lanes over time, one above the other, as SVG: for what runs no scripts.
+//! Runs of a step as lanes over time, one above the other, as SVG: for viewers that run no scripts.
 
 use super::axis::ticks;
 use super::counted;
 use super::lanes::MOST_LANES;
-use super::lanes_svg::{GAP, LABEL, LETTER, LINE, ROW, STYLE, WIDE, draw_mark, px, rules, tenths};
+use super::lanes_svg::{BAR, GAP, LABEL, LETTER, LINE, ROW, STYLE, WIDE, draw_mark, px, rules, tenths};
 use super::svg::{MARGIN, escaped, frame, head};
 use super::text::{cut, visible};
-use super::timeline::{KINDS, TimedLane, TimedRun};
+use super::timeline::{KINDS, TimedLane, TimedRun, WAIT, colour};
 use super::timeline_marks::{Shown, marks};
 use bucketeer_types::times::human;
 use std::fmt::Write;
@@ -14,8 +14,8 @@ use std::fmt::Write;
 /// Between two lanes, in pixels.
 const LANE_GAP: i64 = 3;
 
-/// A picture that shows runs above one another at one scale, without scripts. A bar is from when something starts to when it ends,
-/// and whoever points at it is told its name, its times and its notes. Spans that are too thin for bars of their own share some, and
+/// A picture that shows runs above one another at one scale, without scripts. A bar is from when something starts to when it ends;
+/// pointing at it shows its name, its times and its notes. Spans that are too thin for bars of their own share some, and
 /// lanes beyond 24 of a run are left out; the picture says how many. It takes about 1 MB at most, however long the runs are; more
 /// only where names are long and hold what has to be escaped. Equal runs give equal bytes.
 #[must_use]
@@ -81,9 +81,21 @@ fn draw_lane(out: &mut String, lane: &TimedLane, marks: &[Shown], end_ns: u64, y
     );
     for (nth, shown) in marks.iter().enumerate() {
         let next = marks.get(nth + 1).map_or(end_ns, |next| next.start_ns);
-        draw_mark(out, &shown.mark, [shown.start_ns, shown.end_ns, next].map(|ns| tenths(ns, end_ns)), y + 1);
+        let place = [shown.start_ns, shown.end_ns, next].map(|ns| tenths(ns, end_ns));
+        draw_mark(out, &shown.mark, place, y + 1);
+        draw_waiting(out, shown.waiting, place, y + 1 + BAR);
     }
     y + ROW + LANE_GAP
+}
+
+/// Marks the hundredths of a bar's time that are waiting, from its lower end.
+fn draw_waiting(out: &mut String, hundredths: u64, [start, end, _]: [u64; 3], bottom: i64) {
+    if hundredths == 0 {
+        return;
+    }
+    let (x, width, height) = (px(start), px(end.saturating_sub(start)), px(BAR as u64 * hundredths / 10));
+    let red = colour(WAIT);
+    let _ = writeln!(out, "<path class=\"r\" d=\"M{x} {bottom}v-{height}h{width}v{height}z\" fill=\"{red}\"/>");
 }
 
 /// What a run has no bars of its own for, in words.
@@ -95,7 +107,8 @@ fn left_out(run: &TimedRun, marks: &[Vec<Shown>]) -> Vec<String> {
         let spans = counted(shared.iter().sum(), "span");
         let bars = counted(shared.len(), "bar");
         words.push(format!(
-            "{spans} too thin for bars of their own share {bars}, in the colour of what takes most of the time"
+            "{spans} too thin for bars of their own share {bars}: in the colour of what takes most of the time, red as far up as that \
+             is waiting"
         ));
     }
     if !lanes.is_empty() {
