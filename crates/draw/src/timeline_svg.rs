@@ -107,8 +107,7 @@ fn left_out(run: &TimedRun, marks: &[Vec<Shown>]) -> Vec<String> {
         let spans = counted(shared.iter().sum(), "span");
         let bars = counted(shared.len(), "bar");
         words.push(format!(
-            "{spans} too thin for bars of their own share {bars}: in the colour of what takes most of the time, red as far up as that \
-             is waiting"
+            "{spans} too thin for bars of their own share {bars}, in the colour of what takes most of the time; the red part is waiting"
         ));
     }
     if !lanes.is_empty() {
