@@ -28,7 +28,7 @@ pub use given::{Flags, Known, Source, Takes, options};
 use crate::check_ranks::CheckRanksArgs;
 use crate::fault::{InputFault, OptionFault};
 use crate::inspect::{Found, InspectArgs};
-use crate::plan::PlanArgs;
+use crate::plan::{PlanArgs, Timelines};
 use crate::rewrite::{Done, Job, RewriteArgs, Times};
 use crate::verify::VerifyArgs;
 use crate::{ExitStatus, input, rewrite as rewriting, talk};
@@ -65,6 +65,10 @@ pub struct Planned {
     pub summary: String,
     /// What runs when, as an HTML page of its own; none with `--sweep`.
     pub timeline: Option<String>,
+    /// The same as a picture without scripts, SVG.
+    pub svg: Option<String>,
+    /// The same as JSON.
+    pub spans: Option<String>,
     /// Warnings, notes, and on which conditions the plan is proven.
     pub said: Vec<String>,
 }
@@ -78,6 +82,10 @@ pub struct Told {
     pub summary: String,
     /// Of plans: what runs when, as an HTML page of its own; none with `--sweep`.
     pub timeline: Option<String>,
+    /// The same as a picture without scripts, SVG.
+    pub svg: Option<String>,
+    /// The same as JSON.
+    pub spans: Option<String>,
     /// Warnings, notes, and what else was asked for.
     pub said: Vec<String>,
 }
@@ -168,7 +176,7 @@ pub fn rewrite_graph(graph: &mut Graph, flags: impl Into<Flags>) -> Result<Told,
     };
     let ((report, summary), said) = run("rewrite", no_source(), flags.into(), work)?;
     *graph = copy;
-    Ok(Told { report, summary, timeline: None, said })
+    Ok(Told { report, summary, timeline: None, svg: None, spans: None, said })
 }
 
 /// What is to be done to one graph, where nothing is written and the summary is apart from what is said.
@@ -190,10 +198,11 @@ pub fn plan(source: impl Into<Source>, flags: impl Into<Flags>) -> Result<Planne
     let work = |Given { arguments, files, .. }: Given<PlanArgs>| {
         let found = crate::plan::of_file(&arguments, &files)?;
         found.say_rest();
-        Ok((found.json()?, found.summary(), found.page(), found.text))
+        Ok((found.json()?, found.summary(), found.timelines()?, found.text))
     };
-    let ((report, summary, timeline, result), said) = run("plan", sources, flags.into(), work)?;
-    Ok(Planned { result, report, summary, timeline, said })
+    let ((report, summary, timelines, result), said) = run("plan", sources, flags.into(), work)?;
+    let [timeline, svg, spans] = apart(timelines);
+    Ok(Planned { result, report, summary, timeline, svg, spans, said })
 }
 
 /// Plans a graph in place, and proves it as it is in memory. With `--as-written` and `--sweep` it stays as it is.
@@ -205,11 +214,17 @@ pub fn plan_graph(graph: &mut Graph, flags: impl Into<Flags>) -> Result<Told, Fa
     let work = |Given { arguments, files, .. }: Given<PlanArgs>| {
         let found = crate::plan::of_graph(&arguments, &mut copy, &files)?;
         found.say_rest();
-        Ok((found.json()?, found.summary(), found.page()))
+        Ok((found.json()?, found.summary(), found.timelines()?))
     };
-    let ((report, summary, timeline), said) = run("plan", no_source(), flags.into(), work)?;
+    let ((report, summary, timelines), said) = run("plan", no_source(), flags.into(), work)?;
     *graph = copy;
-    Ok(Told { report, summary, timeline, said })
+    let [timeline, svg, spans] = apart(timelines);
+    Ok(Told { report, summary, timeline, svg, spans, said })
+}
+
+/// The page, the picture and the spans.
+fn apart(timelines: Option<Timelines>) -> [Option<String>; 3] {
+    timelines.map_or([None, None, None], |Timelines { page, svg, spans }| [page, svg, spans].map(Some))
 }
 
 /// Says what a file's graphs communicate, or draws it.

@@ -1,10 +1,13 @@
 //! `plan`: when collectives are launched, travel together and are waited for, so that the step ends sooner.
 
 mod costs;
+mod explain;
 mod helps;
+mod hiding;
 mod own;
 mod pictures;
 mod report;
+mod spans;
 mod sweep;
 
 use crate::fault::{InputFault, OptionFault, Refusal};
@@ -25,7 +28,7 @@ use bucketeer_formats::Format;
 use costs::CostsArgs;
 use helps::Helps;
 use pictures::Shown;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use sweep::Sweep;
 
 /// Plans a step: which collectives travel together, and where each is launched and waited for
@@ -115,7 +118,8 @@ impl From<EffortWord> for Effort {
 /// What is drawn.
 #[derive(Debug, clap::Args)]
 struct PicturesArgs {
-    /// Write a page that shows what runs when, as it came above as planned: zoom, search, names under the pointer
+    /// Write what runs when, as it came above as planned: a picture without scripts if the name ends in `.svg`, data if it ends in
+    /// `.json`, else a page: zoom, search, names under the pointer
     #[arg(long, value_name = "FILE", conflicts_with = "sweep")]
     timeline: Option<PathBuf>,
     /// Write what runs when for Chrome's and Perfetto's viewers
@@ -125,15 +129,48 @@ struct PicturesArgs {
 
 impl PicturesArgs {
     /// Writes the pictures that were asked for.
-    fn draw(&self, graph: &str, shown: &[Shown<'_>]) -> Result<()> {
+    fn draw(&self, found: &Found) -> Result<()> {
         if let Some(path) = &self.timeline {
-            output::write(Some(path), pictures::page(graph, shown).as_bytes())?;
+            output::write(Some(path), found.timeline(TimelineForm::of(path))?.as_bytes())?;
         }
         if let Some(path) = &self.trace {
-            output::write(Some(path), pictures::trace(shown).as_bytes())?;
+            output::write(Some(path), pictures::trace(&found.shown()).as_bytes())?;
         }
         Ok(())
     }
+}
+
+/// What shows what runs when.
+#[derive(Clone, Copy, Debug)]
+enum TimelineForm {
+    /// An HTML page of its own.
+    Page,
+    /// SVG.
+    Picture,
+    /// JSON.
+    Data,
+}
+
+impl TimelineForm {
+    /// The form that the end of a file's name asks for.
+    fn of(path: &Path) -> Self {
+        let end = path.extension().map(|end| end.to_string_lossy().to_ascii_lowercase());
+        match end.as_deref() {
+            Some("svg") => Self::Picture,
+            Some("json") => Self::Data,
+            _ => Self::Page,
+        }
+    }
+}
+
+/// What runs when, in all forms.
+pub struct Timelines {
+    /// An HTML page of its own.
+    pub page: String,
+    /// A picture without scripts.
+    pub svg: String,
+    /// As JSON.
+    pub spans: String,
 }
 
 /// Runs the command.
@@ -145,7 +182,7 @@ pub fn run(arguments: PlanArgs) -> Result<ExitStatus> {
     let text = if arguments.json { found.json()? } else { found.summary() };
     output::to_stdout(text.as_bytes())?;
     if !arguments.sweep {
-        arguments.pictures.draw(&found.came.source.name, &found.shown())?;
+        arguments.pictures.draw(&found)?;
     }
     found.say_rest();
     Ok(ExitStatus::Accepted)
@@ -311,12 +348,15 @@ impl Found {
         before
     }
 
+    fn planned(&self) -> Option<Shown<'_>> {
+        let (Outcome::Planned(made), Some(graph)) = (&self.outcome, &self.graph) else { return None };
+        Some(Shown { name: "planned", graph, run: &made.planned.after })
+    }
+
     /// How the graph ran and runs, to be drawn.
-    pub fn shown(&self) -> Vec<Shown<'_>> {
+    fn shown(&self) -> Vec<Shown<'_>> {
         let mut shown = self.before();
-        if let (Outcome::Planned(made), Some(graph)) = (&self.outcome, &self.graph) {
-            shown.push(Shown { name: "planned", graph, run: &made.planned.after });
-        }
+        shown.extend(self.planned());
         shown
     }
 
@@ -345,10 +385,29 @@ impl Found {
         }
     }
 
-    /// What runs when, as a page of its own; none of a sweep.
-    pub fn page(&self) -> Option<String> {
-        let is_swept = matches!(self.outcome, Outcome::Swept(_));
-        (!is_swept).then(|| pictures::page(&self.came.source.name, &self.shown()))
+    /// What runs when, in one form.
+    fn timeline(&self, form: TimelineForm) -> Result<String> {
+        let name = &self.came.source.name;
+        Ok(match form {
+            TimelineForm::Page => pictures::page(name, &self.shown()),
+            TimelineForm::Picture => pictures::svg(name, &self.shown()),
+            TimelineForm::Data => {
+                let before = self.before();
+                spans::json(name, &before[0], before.get(1), self.planned().as_ref())?
+            }
+        })
+    }
+
+    /// What runs when, in all forms; none of a sweep.
+    pub fn timelines(&self) -> Result<Option<Timelines>> {
+        if matches!(self.outcome, Outcome::Swept(_)) {
+            return Ok(None);
+        }
+        Ok(Some(Timelines {
+            page: self.timeline(TimelineForm::Page)?,
+            svg: self.timeline(TimelineForm::Picture)?,
+            spans: self.timeline(TimelineForm::Data)?,
+        }))
     }
 
     /// Says under which conditions it is proven, and what of it is written.

@@ -84,8 +84,8 @@ class Plan(Generic[Text]):
     """Warnings and notes, and on which conditions the plan is proven, line by line."""
     json: str = field(repr=False)
     """What the plan is worth, as the JSON document of `bucketeer plan --json`."""
-    timeline: str = field(repr=False)
-    """What runs when, as it came above as planned: an HTML page of its own, as `bucketeer plan --timeline` writes it."""
+    timeline: reports.Timeline = field(repr=False)
+    """What runs when, as it came and as planned: as data, as a picture and as a page, as `bucketeer plan --timeline` writes them."""
 
     @cached_property
     def report(self) -> reports.PlanReport:
@@ -101,11 +101,8 @@ class Plan(Generic[Text]):
         return self.summary.rstrip("\n")
 
     def _repr_html_(self) -> str:
-        """The timeline, in a frame of its own."""
-        import html
-
-        page = html.escape(self.timeline)
-        return f'<iframe sandbox="allow-scripts" style="width:100%;height:30em;border:0" srcdoc="{page}"></iframe>'
+        """The timeline as a picture, which needs no scripts."""
+        return self.timeline.svg
 
 
 @dataclass(frozen=True)
@@ -371,7 +368,7 @@ def plan(
     result, report, summary, timeline, said = _native.plan(_source(graph), words, files)
     _warn(said)
     assert result is not None and timeline is not None, "what was planned has a result"
-    rest = (summary, tuple(said), report, timeline)
+    rest = (summary, tuple(said), report, reports.Timeline(*timeline))
     return Plan(result.decode(), *rest) if isinstance(graph, str) else Plan(result, *rest)
 
 

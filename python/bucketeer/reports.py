@@ -9,8 +9,8 @@ from __future__ import annotations
 import json
 import types
 import typing
-from dataclasses import dataclass, fields, is_dataclass
-from functools import lru_cache
+from dataclasses import dataclass, field, fields, is_dataclass
+from functools import cached_property, lru_cache
 from typing import Any, TypeVar
 
 Report = TypeVar("Report")
@@ -39,7 +39,7 @@ def _value(kind: Any, value: Any) -> Any:
 def _fields(kind: type[Any]) -> dict[str, tuple[str, Any]]:
     """By name in JSON: the name in Python, and the type."""
     hints = typing.get_type_hints(kind)
-    return {field.name.rstrip("_"): (field.name, hints[field.name]) for field in fields(kind)}
+    return {one.name.rstrip("_"): (one.name, hints[one.name]) for one in fields(kind)}
 
 
 @dataclass(frozen=True)
@@ -269,6 +269,70 @@ class PlanReport:
     helps: Helps | None
     waits: tuple[Wait, ...]
     bucketed: Run | None = None
+
+
+@dataclass(frozen=True)
+class Message:
+    """What is sent, how long computation goes on beside it, and how long it stands still for it."""
+
+    kind: str
+    bytes: int
+    members: int
+    hidden_ns: int
+    stalled_ns: int
+
+
+@dataclass(frozen=True)
+class Span:
+    """A stretch of time of the compute stream, whose `group` is `None`, or of a group."""
+
+    node: str
+    doing: str
+    """`compute`, `pack`, `wait` or `unpack` of the compute stream, `comm` of a group."""
+    group: str | None
+    start_ns: int
+    end_ns: int
+    message: Message | None = None
+    """Of `comm`: what is sent. The node is its launch."""
+    awaits: tuple[str, ...] = ()
+    """Of `wait`: the launches that computation stands still for. The node is their wait."""
+
+
+@dataclass(frozen=True)
+class TimelineReport:
+    """What runs when: the compute stream first, then group by group, each in order of time."""
+
+    format: str
+    version: int
+    graph: str
+    as_written: tuple[Span, ...]
+    planned: tuple[Span, ...] | None
+    bucketed: tuple[Span, ...] | None = None
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """What runs when, in all forms."""
+
+    page: str = field(repr=False)
+    """An HTML page of its own with scripts: zoom, search, names under the pointer."""
+    svg: str = field(repr=False)
+    """A picture without scripts; names are under the pointer."""
+    json: str = field(repr=False)
+    """The JSON document of `bucketeer plan --timeline FILE.json`."""
+
+    @cached_property
+    def report(self) -> TimelineReport:
+        """The same as data, also of the graph as it came."""
+        return read(TimelineReport, self.json)
+
+    @property
+    def spans(self) -> tuple[Span, ...]:
+        """What runs when as planned."""
+        return self.report.planned or ()
+
+    def _repr_html_(self) -> str:
+        return self.svg
 
 
 @dataclass(frozen=True)

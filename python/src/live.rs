@@ -52,6 +52,18 @@ impl Told {
         self.0.timeline.as_deref()
     }
 
+    /// The same as a picture without scripts, SVG.
+    #[getter]
+    fn svg(&self) -> Option<&str> {
+        self.0.svg.as_deref()
+    }
+
+    /// The same as JSON.
+    #[getter]
+    fn spans(&self) -> Option<&str> {
+        self.0.spans.as_deref()
+    }
+
     /// Warnings and notes.
     #[getter]
     fn said(&self) -> Vec<String> {

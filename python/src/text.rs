@@ -48,8 +48,11 @@ pub fn rewrite(py: Python<'_>, source: Source, words: Vec<String>, files: Files)
     Ok((PyBytes::new(py, &done.result), done.report, done.summary, done.said))
 }
 
-/// Result if there is one, report as JSON, summary, page of the timeline if there is one, and what else was said.
-type Planned<'py> = (Option<Bound<'py, PyBytes>>, String, String, Option<String>, Vec<String>);
+/// What runs when: as an HTML page, as SVG and as JSON.
+type Timeline = (String, String, String);
+
+/// Result if there is one, report as JSON, summary, timeline if there is one, and what else was said.
+type Planned<'py> = (Option<Bound<'py, PyBytes>>, String, String, Option<Timeline>, Vec<String>);
 
 /// Plans the graph of a file.
 #[pyfunction]
@@ -57,7 +60,8 @@ pub fn plan(py: Python<'_>, source: Source, words: Vec<String>, files: Files) ->
     let flags = flags(words, &files);
     let done = apart(py, || api::plan(source, flags))?;
     let result = done.result.map(|bytes| PyBytes::new(py, &bytes));
-    Ok((result, done.report, done.summary, done.timeline, done.said))
+    let timeline = done.timeline.zip(done.svg).zip(done.spans).map(|((page, svg), spans)| (page, svg, spans));
+    Ok((result, done.report, done.summary, timeline, done.said))
 }
 
 /// Report as JSON if nothing is drawn, listing or drawing, and what else was said.

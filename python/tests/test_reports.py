@@ -92,12 +92,16 @@ def test_a_plan_tells_what_the_command_line_tells(fixtures: pathlib.Path, tmp_pa
     for options in ({"memory": "same"}, {"pipeline": pipeline, "waits": 1, "effort": "low", "memory": "none"}):
         planned = bucketeer.plan(graph, costs=costs, **options)
         flags = [f"--{key}={value}" for key, value in options.items()]
-        page, out = tmp_path / "page.html", tmp_path / "planned.txt"
-        ran = command("plan", graph, "--costs", costs, "--json", "--timeline", page, "-o", out, *flags)
-        assert ran.returncode == 0 and ran.stdout == planned.json, ran.stderr
-        assert (page.read_text(), out.read_bytes()) == (planned.timeline, planned.text)
+        timeline = planned.timeline
+        for form, expected in (("html", timeline.page), ("svg", timeline.svg), ("json", timeline.json)):
+            file, out = tmp_path / f"step.{form}", tmp_path / "planned.txt"
+            ran = command("plan", graph, "--costs", costs, "--json", "--timeline", file, "-o", out, *flags)
+            assert ran.returncode == 0 and ran.stdout == planned.json, ran.stderr
+            assert (file.read_text(), out.read_bytes()) == (expected, planned.text)
         is_whole(planned.report, json.loads(planned.json), "report")
+        is_whole(timeline.report, json.loads(timeline.json), "timeline")
     assert planned.report.bucketed is not None and len(planned.waits) == 1
+    assert planned.timeline.report.bucketed is not None
 
 
 def test_a_sweep_tells_what_the_command_line_tells(fixtures: pathlib.Path) -> None:

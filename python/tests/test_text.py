@@ -3,6 +3,7 @@
 import json
 import pathlib
 import warnings
+from xml.etree import ElementTree
 
 import pytest
 
@@ -160,12 +161,43 @@ def test_a_part_that_is_at_fault_is_warned_of(fx: str) -> None:
 def test_results_show_themselves_in_notebooks(fixtures: pathlib.Path) -> None:
     done = bucketeer.rewrite(SMALL, all_reduce="1KiB")
     assert done._repr_html_().startswith("<svg") and "1 collective, 1 bucket" in done._repr_html_()
-    folder = fixtures / "plan/rn50_ddp_10gbe16"
-    planned = bucketeer.plan(folder / "graph.txt", costs=folder / "costs.json", effort="low")
-    frame = planned._repr_html_()
-    assert frame.startswith("<iframe ") and "&lt;!doctype html&gt;" in frame and "<!doctype" not in frame
     assert bucketeer.inspect(SMALL)._repr_html_().startswith("<pre>graph `graph`")
     assert done.summary not in repr(done) and "Rewritten(text=" in repr(done)
+
+
+def test_a_plan_shows_itself_as_a_picture_without_scripts_that_names_each_launch(fixtures: pathlib.Path) -> None:
+    folder = fixtures / "plan/rn50_ddp_10gbe16"
+    planned = bucketeer.plan(folder / "graph.txt", costs=folder / "costs.json", effort="low")
+    picture = planned._repr_html_()
+    assert picture == planned.timeline.svg == planned.timeline._repr_html_() and "<script" not in picture
+    root = ElementTree.fromstring(picture)
+    assert root.tag == "{http://www.w3.org/2000/svg}svg"
+    told = [title.text or "" for title in root.iter("{http://www.w3.org/2000/svg}title")]
+    launches = [span for span in planned.timeline.spans if span.message is not None]
+    assert planned.report.planned is not None and len(launches) == planned.report.planned.launches > 1
+    for span in launches:
+        assert any(title.startswith(f"comm {span.node}\n") for title in told), span.node
+
+
+def test_a_timeline_says_what_runs_when_and_adds_up_to_the_report(fixtures: pathlib.Path) -> None:
+    folder = fixtures / "plan/llama8b_l4_n8_t2048"
+    planned = bucketeer.plan(folder / "graph.txt", costs=folder / "costs.json", effort="low")
+    assert planned.report.planned is not None and planned.timeline.report.planned is not None
+    for spans, run in (
+        (planned.timeline.report.as_written, planned.report.as_written),
+        (planned.timeline.spans, planned.report.planned),
+    ):
+        assert max(span.end_ns for span in spans) == run.makespan_ns
+        lengths: dict[str, int] = {}
+        for span in spans:
+            lengths[span.doing] = lengths.get(span.doing, 0) + span.end_ns - span.start_ns
+            assert (span.group is None) == (span.message is None) == (span.doing != "comm")
+            assert (span.awaits != ()) == (span.doing == "wait")
+        assert (lengths["compute"], lengths["comm"]) == (run.compute_ns, run.message_ns)
+        messages = [span.message for span in spans if span.message is not None]
+        assert lengths.get("wait", 0) == sum(message.stalled_ns for message in messages)
+        assert all(message.hidden_ns <= span.end_ns - span.start_ns for span in spans for message in [span.message] if message)
+    assert planned.timeline.report.bucketed is None
 
 
 def test_large_graphs_are_shown_as_a_table() -> None:

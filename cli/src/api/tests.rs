@@ -88,6 +88,10 @@ fn a_planned_graph_has_a_timeline_and_one_that_is_only_looked_at_stays() {
     let mut one = graph();
     let told = plan_graph(&mut one, with_costs("--effort=low")).unwrap();
     assert!(told.timeline.is_some_and(|page| page.starts_with("<!doctype html>")));
+    assert!(told.svg.is_some_and(|picture| picture.starts_with("<svg ") && picture.contains("<title>comm a")));
+    assert!(told.spans.is_some_and(|spans| spans.contains("bucketeer-timeline")));
+    let swept = plan(GRAPH_TEXT.as_bytes().to_vec(), with_costs("--sweep")).unwrap();
+    assert_eq!((swept.timeline, swept.svg, swept.spans), (None, None, None));
     assert!(told.report.contains("bucketeer-plan"), "{}", told.report);
     let mut other = graph();
     plan_graph(&mut other, with_costs("--as-written")).unwrap();

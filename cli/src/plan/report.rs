@@ -1,7 +1,8 @@
 //! What a plan is worth, for people and as JSON.
 
+use super::explain::explained;
 use super::helps::Helps;
-use super::pictures::{Shown, explained};
+use super::pictures::{Shown, kind};
 use crate::output;
 use crate::table::{Align, Table};
 use crate::units::{human, time};
@@ -245,7 +246,7 @@ impl<'a> Wait<'a> {
     fn of(graph: &'a Graph, launch: &Launch) -> Self {
         Self {
             node: graph.name_of(launch.node),
-            kind: graph.collective(launch.node).map_or("?", |collective| collective.kind.name()),
+            kind: kind(graph, launch),
             group: &graph.group(launch.group).name,
             stalled_ns: launch.stalled_ns,
             bytes: launch.bytes,

@@ -109,6 +109,50 @@ fn each_launch_is_explained_and_drawn_where_it_runs() {
 }
 
 #[test]
+fn a_timeline_is_a_picture_or_data_if_its_name_says_so() {
+    let folder = folder();
+    for name in ["t.svg", "T.SVG"] {
+        folder.run(&format!("plan g.txt --costs costs.json --timeline {name}")).expect(0, &[]);
+    }
+    let picture = folder.read("t.svg");
+    assert_eq!(picture, folder.read("T.SVG"));
+    assert!(picture.starts_with("<svg xmlns") && !picture.contains("<script"), "{picture}");
+    let places = ["as it came: 18.5 us", "planned: 16.3 us"].map(|name| picture.find(&format!(">{name}<")));
+    assert!(places[0].is_some() && places[0] < places[1], "{picture}");
+    let told = "<title>comm r0\n2.3 us, from 5.0 us to 7.3 us\nall_reduce, 256 B, group world\nhides 2.3 us behind 1 call, most of \
+                it `d`; computation never stands still for it</title>";
+    assert_eq!(picture.matches(told).count(), 1, "{picture}");
+    assert_eq!(picture.matches("2.3 us, from 14.0 us to 16.3 us\nfor `r1`</title>").count(), 1, "{picture}");
+
+    folder.run("plan g.txt --costs costs.json --timeline t.json").expect(0, &[]);
+    let data: Value = serde_json::from_str(&folder.read("t.json")).unwrap();
+    let spans = |run: &str| -> Vec<(String, String, u64, u64)> {
+        let word = |span: &Value, name: &str| span[name].as_str().unwrap().to_owned();
+        let number = |span: &Value, name: &str| span[name].as_u64().unwrap();
+        let of = |span| (word(span, "node"), word(span, "doing"), number(span, "start_ns"), number(span, "end_ns"));
+        data[run].as_array().unwrap().iter().map(of).collect()
+    };
+    let span = |node: &str, doing: &str, start, end| (node.to_owned(), doing.to_owned(), start, end);
+    assert_eq!(
+        spans("planned"),
+        [
+            span("c", "compute", 0, 5000),
+            span("d", "compute", 5000, 14_000),
+            span("w1", "wait", 14_000, 16_256),
+            span("r0", "comm", 5000, 7256),
+            span("r1", "comm", 14_000, 16_256),
+        ]
+    );
+    assert_eq!(data["planned"][2]["awaits"], serde_json::json!(["r1"]));
+    assert_eq!(data["planned"][3]["message"]["hidden_ns"], 2256);
+    assert_eq!(spans("as_written").len(), 6);
+    let as_written = folder.run("plan g.txt --costs costs.json --as-written --timeline t.json").expect(0, &[]);
+    assert!(as_written.out().contains("as it came"));
+    let data: Value = serde_json::from_str(&folder.read("t.json")).unwrap();
+    assert_eq!((&data["planned"], data.get("bucketed")), (&Value::Null, None));
+}
+
+#[test]
 fn a_sweep_says_what_memory_and_caps_on_buckets_are_worth() {
     let folder = folder();
     let ran = folder.run("plan g.txt --costs costs.json --sweep --json").expect(0, &[]);

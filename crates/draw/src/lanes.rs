@@ -19,13 +19,13 @@ pub(super) const WIDTH: u64 = 1200;
 const MOST_ROWS: usize = 12;
 
 /// Most lanes of a picture.
-const MOST_LANES: usize = 24;
+pub(super) const MOST_LANES: usize = 24;
 
 /// Most marks of a picture.
-const MOST_MARKS: usize = 2500;
+pub(super) const MOST_MARKS: usize = 2500;
 
 /// Columns of one line that is told about a mark.
-const COLUMNS: usize = 120;
+pub(super) const COLUMNS: usize = 120;
 
 /// A graph's collectives and memory by program order, ready to be drawn.
 #[derive(Clone, Debug)]
@@ -56,7 +56,7 @@ pub(super) struct Lane {
 }
 
 /// A collective, or several that are too close to be told apart.
-#[derive(Clone, Debug)]
+#[derive(Clone, Default, Debug)]
 pub(super) struct Mark {
     pub row: usize,
     /// Places in the program: the first, and one behind the last.

@@ -1,19 +1,21 @@
 //! Lanes as SVG: a picture that needs no fonts or anything else from outside.
 
 use super::lanes::{BytesAlive, Lane, Lanes, Mark, WIDTH};
-use super::svg::{MARGIN, escaped, head};
+use super::svg::{MARGIN, escaped, frame, head};
 use super::text::cut;
 use std::fmt::Write;
 
 /// Sizes in pixels.
-const LABEL: i64 = 176;
-const ROW: i64 = 15;
-const BAR: i64 = 13;
-const GAP: i64 = 14;
-const LINE: i64 = 13;
+pub(super) const LABEL: i64 = 176;
+pub(super) const ROW: i64 = 15;
+pub(super) const BAR: i64 = 13;
+pub(super) const GAP: i64 = 14;
+pub(super) const LINE: i64 = 13;
 const MEMORY: i64 = 160;
 /// A letter of the texts in bars and labels.
-const LETTER: i64 = 6;
+pub(super) const LETTER: i64 = 6;
+/// The picture as a whole.
+pub(super) const WIDE: i64 = 2 * MARGIN + LABEL + WIDTH as i64;
 
 /// Parts into which the program is ruled.
 const PARTS: usize = 4;
@@ -22,7 +24,6 @@ const PARTS: usize = 4;
 /// it is; more only where its names are long and hold what has to be escaped.
 #[must_use]
 pub fn lanes_svg(graphs: &[Lanes]) -> String {
-    let width = 2 * MARGIN + LABEL + WIDTH as i64;
     let mut body = String::new();
     let mut y = MARGIN;
     for graph in graphs {
@@ -36,26 +37,28 @@ pub fn lanes_svg(graphs: &[Lanes]) -> String {
             y += LINE + GAP;
         }
         y = memory(&mut body, &graph.memory, y);
-        y = rules(&mut body, graph.nodes, top, y) + MARGIN;
+        let place = |part: usize| (tenths(part as u64, PARTS as u64), (graph.nodes * part / PARTS).to_string());
+        y = rules(&mut body, (0..=PARTS).map(place), top, y) + MARGIN;
     }
-    format!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{width}\" height=\"{y}\" viewBox=\"0 0 {width} {y}\" \
-         font-family=\"monospace\" font-size=\"10\">\n<style>\n\
-         rect.b {{ stroke: #444444; stroke-width: 0.5 }}\n\
-         rect.m {{ stroke: #000000; stroke-width: 2 }}\n\
-         g:hover > rect {{ stroke: #cc0000 }}\n\
-         text, path.r {{ pointer-events: none }}\n</style>\n\
-         <rect width=\"{width}\" height=\"{y}\" fill=\"#ffffff\"/>\n{body}</svg>\n"
-    )
+    frame("bucketeer-lanes", WIDE, y, STYLE, &body)
 }
 
+/// How marks look.
+pub(super) const STYLE: &str = "\
+.bucketeer-lanes rect.b { stroke: #444444; stroke-width: 0.5 }
+.bucketeer-lanes rect.m { stroke: #000000; stroke-width: 2 }
+.bucketeer-lanes g:hover > rect { stroke: #cc0000 }
+.bucketeer-lanes text, .bucketeer-lanes path.r { pointer-events: none }
+";
+
 /// Where something begins from side to side: `part` of `whole`, in tenths of a pixel.
-fn tenths(part: usize, whole: usize) -> u64 {
-    (MARGIN + LABEL) as u64 * 10 + part as u64 * WIDTH * 10 / whole.max(1) as u64
+pub(super) fn tenths(part: u64, whole: u64) -> u64 {
+    let along = u128::from(part) * u128::from(WIDTH) * 10 / u128::from(whole.max(1));
+    (MARGIN + LABEL) as u64 * 10 + along as u64
 }
 
 /// Pixels, of tenths.
-fn px(tenths: u64) -> String {
+pub(super) fn px(tenths: u64) -> String {
     match tenths % 10 {
         0 => (tenths / 10).to_string(),
         rest => format!("{}.{rest}", tenths / 10),
@@ -81,7 +84,8 @@ fn lane(out: &mut String, lane: &Lane, nodes: usize, y: i64) -> i64 {
     out.push_str("</g>\n");
     for (nth, mark) in lane.marks.iter().enumerate() {
         let next = lane.marks.get(nth + 1).filter(|next| next.row == mark.row);
-        let free = [mark.start, mark.end, next.map_or(nodes, |next| next.start)].map(|place| tenths(place, nodes));
+        let free = [mark.start, mark.end, next.map_or(nodes, |next| next.start)]
+            .map(|place| tenths(place as u64, nodes as u64));
         draw_mark(out, mark, free, y + mark.row as i64 * ROW + 1);
     }
     let mut end = y + height;
@@ -95,7 +99,7 @@ fn lane(out: &mut String, lane: &Lane, nodes: usize, y: i64) -> i64 {
 
 /// A mark from `start` to `end`, in tenths of a pixel, with its number behind it if it is too narrow and the row is free so
 /// far.
-fn draw_mark(out: &mut String, mark: &Mark, [start, end, next]: [u64; 3], y: i64) {
+pub(super) fn draw_mark(out: &mut String, mark: &Mark, [start, end, next]: [u64; 3], y: i64) {
     // What is thinner is not seen.
     let end = end.max(start + 15);
     let class = if mark.merged { "m" } else { "b" };
@@ -129,10 +133,11 @@ fn memory(out: &mut String, memory: &BytesAlive, y: i64) -> i64 {
     let height = |bytes: u64| bottom - (u128::from(bytes) * MEMORY as u128 / u128::from(most)) as i64;
     let mut path = format!("M{} {bottom}", px(tenths(0, 1)));
     let mut last = bottom;
+    let columns = memory.columns.len() as u64;
     for (column, &bytes) in memory.columns.iter().enumerate() {
         let here = height(bytes);
         if here != last {
-            let _ = write!(path, "H{}V{here}", px(tenths(column, memory.columns.len())));
+            let _ = write!(path, "H{}V{here}", px(tenths(column as u64, columns)));
             last = here;
         }
     }
@@ -147,22 +152,21 @@ fn memory(out: &mut String, memory: &BytesAlive, y: i64) -> i64 {
             out,
             "<g><title>{}</title><circle cx=\"{}\" cy=\"{top}\" r=\"3\" fill=\"#cc0000\"/></g>",
             escaped(words),
-            px(tenths(*column, memory.columns.len()))
+            px(tenths(*column as u64, columns))
         );
     }
     bottom
 }
 
-/// Lines that part the program, with places in it; returns where they end.
-fn rules(out: &mut String, nodes: usize, top: i64, bottom: i64) -> i64 {
-    for part in 0..=PARTS {
-        let x = px(tenths(part, PARTS));
+/// Lines at places from side to side, each with its words below; returns where they end.
+pub(super) fn rules(out: &mut String, places: impl Iterator<Item = (u64, String)>, top: i64, bottom: i64) -> i64 {
+    for (x, words) in places {
+        let x = px(x);
         let _ = writeln!(
             out,
             "<path class=\"r\" d=\"M{x} {top}V{bottom}\" stroke=\"#000000\" stroke-opacity=\"0.15\"/>\
-             <text x=\"{x}\" y=\"{}\" text-anchor=\"middle\" fill=\"#555555\">{}</text>",
-            bottom + LINE,
-            nodes * part / PARTS
+             <text x=\"{x}\" y=\"{}\" text-anchor=\"middle\" fill=\"#555555\">{words}</text>",
+            bottom + LINE
         );
     }
     bottom + LINE

@@ -2,12 +2,14 @@
 //!
 //! A [`Drawing`] holds a box for each collective and the lines between them; [`dot`] writes it for Graphviz, [`svg`] as
 //! a picture of its own. [`Lanes`] hold a bar for each collective by program order, and the bytes alive; [`lanes_svg`]
-//! writes them, of graphs of any size. [`timeline_html`] shows runs of a step over time. Equal graphs give equal bytes.
+//! writes them, of graphs of any size. [`timeline_html`] and [`timeline_svg`] show runs of a step over time. Equal graphs give equal bytes.
 //!
 //! * [`order`]: the lines, few of them, whatever the graph;
 //! * [`buckets`]: which collectives have one colour;
+//! * `timeline_marks`: which spans share a box where there are too many;
 //! * `text`: sizes, and names that fit and are escaped.
 
+mod axis;
 pub mod buckets;
 mod dot;
 mod lanes;
@@ -16,12 +18,15 @@ pub mod order;
 mod svg;
 mod text;
 mod timeline;
+mod timeline_marks;
+mod timeline_svg;
 
 pub use dot::dot;
 pub use lanes::Lanes;
 pub use lanes_svg::lanes_svg;
 pub use svg::svg;
 pub use timeline::{TimedLane, TimedRun, TimedSpan, timeline_html};
+pub use timeline_svg::timeline_svg;
 
 use bucketeer::ir::{Dependencies, Graph, NodeId, ProcessGroup};
 use bucketeer::passes::survey::{Surveyed, survey};

@@ -42,13 +42,21 @@ pub fn svg(drawings: &[Drawing]) -> String {
         body.push_str("</g>\n");
         y += layout.height + MARGIN;
     }
+    frame("bucketeer-boxes", width, y, STYLE, &body)
+}
+
+const STYLE: &str = "\
+.bucketeer-boxes path { fill: none; stroke: #777777; stroke-opacity: 0.6 }
+.bucketeer-boxes path:hover { stroke: #cc0000; stroke-opacity: 1; stroke-width: 2.5 }
+.bucketeer-boxes g:hover > rect { stroke: #cc0000 }
+";
+
+/// A picture of this size. Its style rules name its class, because a notebook has many pictures on one page.
+pub(super) fn frame(class: &str, width: i64, height: i64, style: &str, body: &str) -> String {
     format!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{width}\" height=\"{y}\" viewBox=\"0 0 {width} {y}\" \
-         font-family=\"monospace\" font-size=\"10\">\n<style>\n\
-         path {{ fill: none; stroke: #777777; stroke-opacity: 0.6 }}\n\
-         path:hover {{ stroke: #cc0000; stroke-opacity: 1; stroke-width: 2.5 }}\n\
-         g:hover > rect {{ stroke: #cc0000 }}\n</style>\n\
-         <rect width=\"{width}\" height=\"{y}\" fill=\"#ffffff\"/>\n{body}</svg>\n"
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" class=\"{class}\" width=\"{width}\" height=\"{height}\" \
+         viewBox=\"0 0 {width} {height}\" font-family=\"monospace\" font-size=\"10\">\n<style>\n{style}</style>\n\
+         <rect width=\"{width}\" height=\"{height}\" fill=\"#ffffff\"/>\n{body}</svg>\n"
     )
 }
 

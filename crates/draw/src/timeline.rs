@@ -1,4 +1,4 @@
-//! Runs of a step as lanes over time, one above the other, in a page of its own.
+//! Runs of a step as lanes over time, one above the other, and a page of its own that shows them.
 
 use crate::svg::escaped;
 use crate::text::visible;
@@ -35,8 +35,25 @@ pub struct TimedSpan {
     pub start_ns: u64,
     /// How long, in nanoseconds.
     pub ns: u64,
-    /// More of it, shown where the pointer is.
-    pub note: String,
+    /// More of it, line by line, shown where the pointer is.
+    pub notes: Vec<String>,
+}
+
+/// What a span is in which computation stands still.
+pub(super) const WAIT: &str = "wait";
+
+/// What spans may be: a word, its colour, and what it stands for.
+pub(super) const KINDS: [(&str, &str, &str); 5] = [
+    ("compute", "#7aa6d6", "a call that computes"),
+    ("comm", "#5fae7b", "a message, from its start to its end"),
+    (WAIT, "#d9534f", "computation stands still for a message"),
+    ("pack", "#e0a84e", "members are copied into a bucket"),
+    ("unpack", "#c98fd0", "members are copied out of a bucket"),
+];
+
+/// The colour of what a span is.
+pub(super) fn colour(what: &str) -> &'static str {
+    KINDS.iter().find(|(kind, ..)| *kind == what).map_or("#999999", |(_, colour, _)| colour)
 }
 
 /// A page that shows runs above one another at one scale, with nothing else to load. The wheel zooms, dragging moves, a
@@ -56,21 +73,32 @@ pub fn timeline_html(title: &str, runs: &[TimedRun]) -> String {
         for lane in &run.lanes {
             let _ = write!(page, "\n{{name:{},spans:[", literal(&lane.name));
             for span in &lane.spans {
-                let TimedSpan { name, what, start_ns, ns, note } = span;
-                let _ = write!(page, "[{start_ns},{ns},{},{},{}],", literal(name), literal(what), literal(note));
+                let TimedSpan { name, what, start_ns, ns, notes } = span;
+                let _ = write!(page, "[{start_ns},{ns},{},{},{}],", literal(name), literal(what), lines(notes));
             }
             page.push_str("]},");
         }
         page.push_str("]},");
     }
-    let _ = write!(page, "];\n{SCRIPT}</script></body></html>\n");
+    let colours: String = KINDS.iter().map(|(what, colour, _)| format!("{what}:\"{colour}\",")).collect();
+    let _ = write!(page, "];\nconst COLOURS = {{{colours}}};{SCRIPT}</script></body></html>\n");
     page
 }
 
 /// A text as a script has it, which ends neither the text nor the script.
 fn literal(text: &str) -> String {
-    let mut out = String::with_capacity(text.len() + 2);
-    out.push('"');
+    format!("\"{}\"", within(text))
+}
+
+/// Lines as one such text.
+fn lines(lines: &[String]) -> String {
+    let lines: Vec<String> = lines.iter().map(|line| within(line)).collect();
+    format!("\"{}\"", lines.join("\\n"))
+}
+
+/// What stands between the quotes of a literal.
+fn within(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
     for c in visible(text).chars() {
         match c {
             '"' | '\\' => out.extend(['\\', c]),
@@ -80,7 +108,6 @@ fn literal(text: &str) -> String {
             _ => out.push(c),
         }
     }
-    out.push('"');
     out
 }
 
@@ -93,7 +120,6 @@ section{padding:.4em 1em}h2{font-size:13px;margin:.3em 0}canvas{display:block;wi
 ";
 
 const SCRIPT: &str = r##"
-const COLOURS = {compute: "#7aa6d6", comm: "#5fae7b", wait: "#d9534f", pack: "#e0a84e", unpack: "#c98fd0"};
 const LABEL = 130, ROW = 24, AXIS = 18;
 const end = Math.max(1, ...RUNS.map(run => run.end));
 let from = 0, to = end, wanted = "";
@@ -224,12 +250,12 @@ mod tests {
             what: "comm",
             start_ns,
             ns: 5,
-            note: "4 B in group \"dp\"".into(),
+            notes: vec!["4 B in group \"dp\"".into(), "hides".into()],
         };
         let lane = TimedLane { name: "dp".into(), spans: vec![span("a", 0), span("b", 7)] };
         let run = TimedRun { name: "planned".into(), end_ns: 12, lanes: vec![lane] };
         let page = timeline_html("a step", &[run]);
-        assert_eq!(page.matches(r#"[7,5,"b","comm","4 B in group \"dp\""]"#).count(), 1, "{page}");
+        assert_eq!(page.matches(r#"[7,5,"b","comm","4 B in group \"dp\"\nhides"]"#).count(), 1, "{page}");
         for outside in ["http:", "https:", "src=", "import ", "@import", "url("] {
             assert!(!page.contains(outside), "{outside}");
         }
@@ -238,7 +264,7 @@ mod tests {
     #[test]
     fn names_end_neither_the_script_nor_their_text() {
         let name = "</script><b>\"\\\n\u{2028}";
-        let span = TimedSpan { name: name.into(), what: "compute", start_ns: 0, ns: 1, note: String::new() };
+        let span = TimedSpan { name: name.into(), what: "compute", start_ns: 0, ns: 1, notes: Vec::new() };
         let lanes = vec![TimedLane { name: name.into(), spans: vec![span] }];
         let page = timeline_html(name, &[TimedRun { name: name.into(), end_ns: 1, lanes }]);
         assert_eq!((page.matches("</script>").count(), page.matches("<b>").count()), (1, 0), "{page}");

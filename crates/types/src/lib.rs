@@ -1,4 +1,4 @@
-//! What every crate of bucketeer names: element types, reductions, ranks, and sizes in bytes as text.
+//! What every crate of bucketeer names: element types, reductions, ranks, and sizes in bytes and times as text.
 //!
 //! ```
 //! use bucketeer_types::{DType, ReduceOp, sizes};
@@ -20,6 +20,7 @@ mod rank;
 mod reduce_op;
 mod reduction;
 pub mod sizes;
+pub mod times;
 
 pub use dtype::DType;
 pub use rank::{GlobalRank, GroupRank};

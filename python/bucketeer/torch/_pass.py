@@ -12,7 +12,7 @@ from typing import Any
 from torch._inductor.custom_graph_pass import CustomGraphPass, get_custom_graph_passes
 from torch.fx import Graph
 
-from .. import _native
+from .. import _native, reports
 from . import _groups, _ranks
 from ._edit import apply
 from ._fake import hints_of
@@ -131,7 +131,7 @@ class BucketeerPass(CustomGraphPass):
             summary=told.summary,
             seconds=seconds,
             json=told.report,
-            timeline=told.timeline or "",
+            timeline=_timeline(told),
         )
 
     def _is_last_of_post_grad(self) -> bool:
@@ -160,6 +160,13 @@ class BucketeerPass(CustomGraphPass):
         for path in sorted(self._times.glob("*.json")) if self._times is not None else ():
             digest.update(path.read_bytes())
         return f"bucketeer-{digest.hexdigest()}"
+
+
+def _timeline(told: _native.Told) -> reports.Timeline | None:
+    """Give what runs when, of a plan."""
+    if told.timeline is None or told.svg is None or told.spans is None:
+        return None
+    return reports.Timeline(told.timeline, told.svg, told.spans)
 
 
 class _Clock:

@@ -35,8 +35,8 @@ class Report:
     """How long reading, rewriting with its proof, agreeing and editing took."""
     json: str = field(default="", repr=False)
     """The report as `bucketeer rewrite --json`, or `bucketeer plan --json`, writes it."""
-    timeline: str = field(default="", repr=False)
-    """Of a plan: what runs when, as an HTML page."""
+    timeline: details.Timeline | None = field(default=None, repr=False)
+    """Of a plan: what runs when, as data, as a picture and as an HTML page."""
 
     @cached_property
     def details(self) -> details.RewrittenGraph | details.PlanReport | None:
@@ -64,11 +64,11 @@ class Report:
         return "\n".join([self.line(), *table.splitlines(), *self.said])
 
     def _repr_html_(self) -> str:
+        """Of a plan the timeline as a picture, else what is printed."""
+        if self.timeline is not None:
+            return self.timeline.svg
         import html
 
-        if self.timeline:
-            page = html.escape(self.timeline)
-            return f'<iframe sandbox="allow-scripts" style="width:100%;height:30em;border:0" srcdoc="{page}"></iframe>'
         return f"<pre>{html.escape(str(self))}</pre>"
 
 
