@@ -26,7 +26,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 import bucketeer.torch
 
 RANKS = 8
-WIDTH, HEADS, KEY_HEADS, HIDDEN, WORDS, TOKENS = 4096, 32, 8, 14336, 128256, 2048
+WIDTH, HEADS, KEY_HEADS, HIDDEN, WORDS, ROWS, TOKENS = 4096, 32, 8, 14336, 128256, 2, 2048
 
 
 def gather(shard):
@@ -51,13 +51,13 @@ def layer(x, weights, cos, sin):
     first, q, k, v, out, second, gate, up, down = weights
     h = norm(x, first)
     size = WIDTH // HEADS
-    queries = functional.linear(h, gather(q)).view(TOKENS, HEADS, size).transpose(0, 1)
-    keys = functional.linear(h, gather(k)).view(TOKENS, KEY_HEADS, size).transpose(0, 1)
-    values = functional.linear(h, gather(v)).view(TOKENS, KEY_HEADS, size).transpose(0, 1)
+    queries = functional.linear(h, gather(q)).view(ROWS, TOKENS, HEADS, size).transpose(1, 2)
+    keys = functional.linear(h, gather(k)).view(ROWS, TOKENS, KEY_HEADS, size).transpose(1, 2)
+    values = functional.linear(h, gather(v)).view(ROWS, TOKENS, KEY_HEADS, size).transpose(1, 2)
     queries, keys = rotate(queries, cos, sin), rotate(keys, cos, sin)
-    keys, values = (part.repeat_interleave(HEADS // KEY_HEADS, 0) for part in (keys, values))
-    scores = torch.bmm(queries, keys.transpose(1, 2)).float() / size**0.5
-    mixed = torch.bmm(scores.softmax(-1).to(x.dtype), values).transpose(0, 1).reshape(TOKENS, WIDTH)
+    keys, values = (part.repeat_interleave(HEADS // KEY_HEADS, 1) for part in (keys, values))
+    scores = (queries @ keys.transpose(2, 3)).float() / size**0.5
+    mixed = (scores.softmax(-1).to(x.dtype) @ values).transpose(1, 2).reshape(ROWS, TOKENS, WIDTH)
     x = x + functional.linear(mixed, gather(out))
     h = norm(x, second)
     return x + functional.linear(functional.silu(functional.linear(h, gather(gate))) * functional.linear(h, gather(up)), gather(down))
@@ -71,7 +71,7 @@ def graph_of(layers):
     with FakeTensorMode():
         parameters = [shard(shape) for _ in range(layers) for shape in shapes]
         ends = [shard((WORDS, WIDTH)), shard((WIDTH,)), shard((WORDS, WIDTH))]
-        inputs = [torch.zeros(TOKENS, dtype=torch.int64), torch.empty(TOKENS, WIDTH // HEADS // 2), torch.empty(TOKENS, WIDTH // HEADS // 2)]
+        inputs = [torch.zeros(ROWS, TOKENS, dtype=torch.int64), torch.empty(TOKENS, WIDTH // HEADS // 2), torch.empty(TOKENS, WIDTH // HEADS // 2)]
 
     def forward(tokens, cos, sin, embedding, last, head, *weights):
         x = functional.embedding(tokens, gather(embedding))

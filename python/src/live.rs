@@ -138,7 +138,6 @@ impl<'py> Reader<'_, 'py> {
         let owner = graph.getattr(intern!(py, "owning_module")).ok();
         let mut reader = NodeReader::new(name);
         let mut places: HashMap<usize, NodeId> = HashMap::new();
-        let mut types: HashMap<Type, TypeId> = HashMap::new();
         let mut operands: Vec<NodeId> = Vec::new();
         for node in graph.getattr(intern!(py, "nodes"))?.try_iter()? {
             let node = node?;
@@ -155,7 +154,7 @@ impl<'py> Reader<'_, 'py> {
             };
             let id = match op {
                 "placeholder" => {
-                    let ty = self.value_type(&node, &mut reader, &mut types)?;
+                    let ty = self.value_type(&node, &mut reader)?;
                     reader.push(Opcode::Placeholder, name, Args::default(), &[], ty)
                 }
                 "output" => {
@@ -169,13 +168,13 @@ impl<'py> Reader<'_, 'py> {
                         let (body, _) = self.graph(&body, &path, depth + 1)?;
                         reader.body(&path, body);
                     }
-                    let ty = self.value_type(&node, &mut reader, &mut types)?;
+                    let ty = self.value_type(&node, &mut reader)?;
                     reader.push(Opcode::Call(&format!("self.{path}")), name, Args::default(), &[], ty)
                 }
                 "call_function" => {
                     let args = read(self.values)?;
                     let key = self.target(&target_object)?;
-                    let ty = self.value_type(&node, &mut reader, &mut types)?;
+                    let ty = self.value_type(&node, &mut reader)?;
                     reader.push(Opcode::Call(&self.targets[&key].1), name, args, &operands, ty)
                 }
                 "call_method" | "call_module" => {
@@ -186,7 +185,7 @@ impl<'py> Reader<'_, 'py> {
                         (_, true) => format!("self.{path}.__call__"),
                         (_, false) => format!("self.{path}"),
                     };
-                    let ty = self.value_type(&node, &mut reader, &mut types)?;
+                    let ty = self.value_type(&node, &mut reader)?;
                     reader.push(Opcode::Call(&target), name, args, &operands, ty)
                 }
                 other => {
@@ -205,7 +204,6 @@ impl<'py> Reader<'_, 'py> {
         &mut self,
         node: &Bound<'py, PyAny>,
         reader: &mut NodeReader,
-        types: &mut HashMap<Type, TypeId>,
     ) -> PyResult<TypeId> {
         let py = self.py;
         let meta = node.getattr(intern!(py, "meta"))?;
@@ -214,14 +212,7 @@ impl<'py> Reader<'_, 'py> {
         if ty == Type::Unknown {
             return Ok(TypeId::UNKNOWN);
         }
-        Ok(match types.get(&ty) {
-            Some(&known) => known,
-            None => {
-                let id = reader.intern_type(ty.clone());
-                types.insert(ty, id);
-                id
-            }
-        })
+        Ok(reader.intern_type(ty))
     }
 }
 
@@ -354,6 +345,12 @@ impl LiveGraph {
         }
         groups.retain(|(_, _, launches)| !launches.is_empty());
         groups
+    }
+
+    /// How many collectives it launches.
+    fn launch_count(&self) -> usize {
+        let graph = self.lock();
+        graph.order().iter().filter(|&&id| matches!(graph.node(id).op, Op::Collective(_))).count()
     }
 
     /// The groups that the graph names, with the global ranks of those that are known.

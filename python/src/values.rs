@@ -17,6 +17,8 @@ pub struct Torch<'py> {
     torch: Bound<'py, PyModule>,
     node: Bound<'py, PyType>,
     tensor: Bound<'py, PyType>,
+    /// The class of fake values, where it is known: most values are of it.
+    fake_tensor: Option<Bound<'py, PyType>>,
     sym_int: Bound<'py, PyType>,
     sym_float: Bound<'py, PyType>,
     sym_bool: Bound<'py, PyType>,
@@ -37,6 +39,10 @@ impl<'py> Torch<'py> {
             node: class(&fx, "Node")?,
             graph_module: class(&fx, "GraphModule")?,
             tensor: class(&torch, "Tensor")?,
+            fake_tensor: py
+                .import(intern!(py, "torch._subclasses"))
+                .ok()
+                .and_then(|module| class(&module, "FakeTensor").ok()),
             sym_int: class(&torch, "SymInt")?,
             sym_float: class(&torch, "SymFloat")?,
             sym_bool: class(&torch, "SymBool")?,
@@ -70,7 +76,8 @@ pub struct Values {
     /// The symbols of sizes.
     pub symbols: BTreeSet<String>,
     sizes: HashMap<String, Option<SymExpr>>,
-    devices: HashMap<String, Arc<str>>,
+    /// The device that was met last, which most values are on.
+    device: Option<(Py<PyAny>, Arc<str>)>,
 }
 
 impl Values {
@@ -95,7 +102,11 @@ impl Values {
     /// The type of a value. Of tuples and objects nothing is said, as in FX text.
     pub fn type_of(&mut self, torch: &Torch<'_>, value: &Bound<'_, PyAny>) -> PyResult<Type> {
         let py = value.py();
-        if value.is_instance(&torch.tensor)? {
+        let is_tensor = match &torch.fake_tensor {
+            Some(fake) if value.get_type().is(fake) => true,
+            _ => value.is_instance(&torch.tensor)?,
+        };
+        if is_tensor {
             let Some(dtype) = self.dtype(&value.getattr(intern!(py, "dtype"))?)? else { return Ok(Type::Unknown) };
             let shape = self.dims(torch, value.getattr(intern!(py, "shape"))?.cast::<PyTuple>()?)?;
             // Sparse tensors have no strides.
@@ -130,24 +141,24 @@ impl Values {
     }
 
     fn device(&mut self, device: &Bound<'_, PyAny>) -> PyResult<Arc<str>> {
-        let text = device.str()?;
-        let text = text.to_str()?;
-        if let Some(known) = self.devices.get(text) {
-            return Ok(Arc::clone(known));
+        if let Some((last, text)) = &self.device
+            && device.eq(last)?
+        {
+            return Ok(Arc::clone(text));
         }
-        let made: Arc<str> = text.into();
-        self.devices.insert(text.to_owned(), Arc::clone(&made));
-        Ok(made)
+        let text: Arc<str> = device.str()?.to_str()?.into();
+        self.device = Some((device.clone().unbind(), Arc::clone(&text)));
+        Ok(text)
     }
 
     /// Sizes or strides; `None` if one is negative or has no form here.
     fn dims(&mut self, torch: &Torch<'_>, sizes: &Bound<'_, PyTuple>) -> PyResult<Option<Dims>> {
         let mut dims = Dims::new();
         for size in sizes.iter() {
-            let dim = if size.is_instance(&torch.sym_int)? {
-                self.size(&size)?.and_then(Dim::from_expr)
-            } else {
-                size.extract::<u64>().ok().map(Dim::Const)
+            let dim = match size.cast_exact::<PyInt>() {
+                Ok(size) => size.extract::<u64>().ok().map(Dim::Const),
+                Err(_) if size.is_instance(&torch.sym_int)? => self.size(&size)?.and_then(Dim::from_expr),
+                Err(_) => size.extract::<u64>().ok().map(Dim::Const),
             };
             let Some(dim) = dim else { return Ok(None) };
             dims.push(dim);

@@ -13,7 +13,7 @@ from torch.utils import _pytree as pytree
 from .. import _native
 from . import _groups
 from ._fake import hints_of
-from ._graphs import launches_of, outside
+from ._graphs import has_launches, outside
 from ._operators import describe
 from ._private import boxed
 
@@ -96,7 +96,7 @@ def _write(found: list[tuple[str, torch.fx.GraphModule]], folder: Path) -> Dump:
         live = _native.read_live(module.graph, path.stem, describe, _groups.ranks_of, hints_of(module.graph))
         groups |= {name: [members] for name, members in live.groups() if members}
         schemas |= dict.fromkeys(live.declared)
-        if launches_of(module.graph) == 0:
+        if not has_launches(module.graph):
             notes.append(f"{path}: no collectives: {outside(module.graph)}")
         for symbol, hint in live.hints():
             notes.append(f"{path}: size {symbol} was {hint}: --hint {symbol}={hint}")

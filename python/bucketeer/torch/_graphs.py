@@ -36,6 +36,11 @@ def launches_of(graph: Graph) -> int:
     return sum(map(is_launch, graph.nodes))
 
 
+def has_launches(graph: Graph) -> bool:
+    """Whether a graph has a collective."""
+    return any(map(is_launch, graph.nodes))
+
+
 def outside(graph: Graph) -> str:
     """Say why a graph may have no collectives."""
     import torch.distributed as dist
