@@ -6,7 +6,7 @@
 use crate::errors::exception;
 use crate::text::{Files, apart, flags};
 use crate::values::{Torch, Values};
-use bucketeer::ir::{Arg, Args, GlobalRank, Graph, GroupId, NodeId, Op, ProcessGroup, Type, TypeId};
+use bucketeer::ir::{Arg, Args, CollectiveKind, GlobalRank, Graph, GroupId, NodeId, Op, ProcessGroup, Type, TypeId};
 use bucketeer_cli::api::{self, FaultKind};
 use bucketeer_formats::fx::nodes::{self, Edit, NodeReader, Opcode};
 use pyo3::exceptions::{PyRuntimeError, PyTypeError};
@@ -116,6 +116,8 @@ struct Reader<'a, 'py> {
     targets: HashMap<usize, (Py<PyAny>, Box<str>)>,
     /// Schemas of operators, as they were found.
     schemas: Vec<String>,
+    /// Graphs that were read, by the address of each, which is kept.
+    bodies: HashMap<usize, (Py<PyAny>, Graph)>,
 }
 
 impl<'py> Reader<'_, 'py> {
@@ -128,6 +130,17 @@ impl<'py> Reader<'_, 'py> {
             self.targets.insert(key, (target.clone().unbind(), text.into()));
         }
         Ok(key)
+    }
+
+    /// A graph that is called. Several calls may be of the same one.
+    fn body(&mut self, graph: &Bound<'py, PyAny>, name: &str, depth: u32) -> PyResult<Graph> {
+        let key = graph.as_ptr() as usize;
+        if let Some((_, known)) = self.bodies.get(&key) {
+            return Ok(known.clone());
+        }
+        let (body, _) = self.graph(graph, name, depth)?;
+        self.bodies.insert(key, (graph.clone().unbind(), body.clone()));
+        Ok(body)
     }
 
     fn graph(&mut self, graph: &Bound<'py, PyAny>, name: &str, depth: u32) -> PyResult<(Graph, usize)> {
@@ -165,8 +178,7 @@ impl<'py> Reader<'_, 'py> {
                 "get_attr" => {
                     let path = target_object.extract::<String>()?;
                     if let Some(body) = owner.as_ref().and_then(|owner| self.torch.graph_at(owner, &path)) {
-                        let (body, _) = self.graph(&body, &path, depth + 1)?;
-                        reader.body(&path, body);
+                        reader.body(&path, self.body(&body, &path, depth + 1)?);
                     }
                     let ty = self.value_type(&node, &mut reader)?;
                     reader.push(Opcode::Call(&format!("self.{path}")), name, Args::default(), &[], ty)
@@ -200,15 +212,11 @@ impl<'py> Reader<'_, 'py> {
     }
 
     /// The type of the value that a node's metadata holds.
-    fn value_type(
-        &mut self,
-        node: &Bound<'py, PyAny>,
-        reader: &mut NodeReader,
-    ) -> PyResult<TypeId> {
+    fn value_type(&mut self, node: &Bound<'py, PyAny>, reader: &mut NodeReader) -> PyResult<TypeId> {
         let py = self.py;
         let meta = node.getattr(intern!(py, "meta"))?;
         let Some(value) = meta.cast::<PyDict>()?.get_item(intern!(py, "val"))? else { return Ok(TypeId::UNKNOWN) };
-        let ty = self.values.type_of(self.torch, &value)?;
+        let ty = self.values.type_of(self.torch, &value);
         if ty == Type::Unknown {
             return Ok(TypeId::UNKNOWN);
         }
@@ -229,8 +237,15 @@ pub fn read_live(
 ) -> PyResult<LiveGraph> {
     let torch = Torch::new(py)?;
     let mut values = Values::default();
-    let mut reader =
-        Reader { py, torch: &torch, describe, values: &mut values, targets: HashMap::new(), schemas: Vec::new() };
+    let mut reader = Reader {
+        py,
+        torch: &torch,
+        describe,
+        values: &mut values,
+        targets: HashMap::new(),
+        schemas: Vec::new(),
+        bodies: HashMap::new(),
+    };
     let (mut read, count) = reader.graph(graph, name, 0)?;
     let schemas = std::mem::take(&mut reader.schemas);
     for schema in &schemas {
@@ -331,20 +346,36 @@ impl LiveGraph {
         apart(py, || api::plan_graph(&mut self.lock(), flags)).map(Told)
     }
 
-    /// The launches of each group, in order: what ranks have to agree on. Each is the kind, the dtype and the sizes.
-    fn launches(&self) -> Vec<(String, Vec<u32>, Vec<String>)> {
+    /// What it launches, in order: the group, and what ranks have to agree on. Tensors that were merged stand for themselves, each
+    /// with its dtype and sizes.
+    fn launches(&self) -> Vec<(String, String)> {
         let graph = self.lock();
-        let mut groups: Vec<(String, Vec<u32>, Vec<String>)> =
-            graph.groups().iter().map(|group| (group.name.to_string(), members(group), Vec::new())).collect();
+        let named: HashMap<&str, NodeId> = (0..self.count)
+            .map(NodeId::from_index)
+            .map(|id| (graph.original(id).map_or("", |then| graph.text(then.node.name)), id))
+            .collect();
+        let mut launches = Vec::new();
         for &id in graph.order() {
             let Op::Collective(collective) = graph.node(id).op else { continue };
-            let inputs: Vec<String> = graph.collective_inputs(id).iter().map(|&input| payload(&graph, input)).collect();
-            let op = collective.kind.reduce_op().map_or_else(String::new, |op| format!(" {op}"));
-            let what = format!("{}{op} of {}", collective.kind.name(), inputs.join(", "));
-            groups[collective.group.index()].2.push(what);
+            let members = &graph.meta_of(id).members;
+            let sent: Vec<String> = match members.is_empty() {
+                true => {
+                    graph.collective_inputs(id).iter().map(|&input| payload(&graph, collective.kind, input)).collect()
+                }
+                false => members
+                    .iter()
+                    .map(|name| {
+                        match named.get(&**name).and_then(|&of| graph.original(of)?.operands.first().copied()) {
+                            Some(input) => payload(&graph, collective.kind, input),
+                            None => (**name).to_owned(),
+                        }
+                    })
+                    .collect(),
+            };
+            let group = graph.group(collective.group);
+            launches.push((group.name.to_string(), format!("{} of {}", described(collective.kind), sent.join(", "))));
         }
-        groups.retain(|(_, _, launches)| !launches.is_empty());
-        groups
+        launches
     }
 
     /// How many collectives it launches.
@@ -363,15 +394,15 @@ impl LiveGraph {
         self.lock().hints.iter().map(|(symbol, &value)| (symbol.to_string(), value)).collect()
     }
 
+    /// The symbols of its sizes.
+    fn symbols(&self) -> Vec<String> {
+        self.values.symbols.iter().cloned().collect()
+    }
+
     /// The schemas that were taken from the dispatcher, for the tables do not have them.
     #[getter]
     fn declared(&self) -> Vec<String> {
         self.lock().operators.iter().map(|(_, schema)| schema.to_owned()).collect()
-    }
-
-    /// The graph as FX text.
-    fn text(&self) -> PyResult<String> {
-        bucketeer_formats::fx::print_fresh(&self.lock()).map_err(|error| PyRuntimeError::new_err(error.to_string()))
     }
 }
 
@@ -380,11 +411,25 @@ fn members(group: &ProcessGroup) -> Vec<u32> {
     group.members.first().map_or(Vec::new(), |ranks| ranks.iter().map(|rank| rank.0).collect())
 }
 
-/// What an input sends: dtype and sizes, with hints in the place of symbols.
-fn payload(graph: &Graph, input: NodeId) -> String {
+/// A kind, with what all ranks have to say alike.
+fn described(kind: CollectiveKind) -> String {
+    let op = kind.reduce_op().map_or_else(String::new, |op| format!(" {op}"));
+    let root = match kind {
+        CollectiveKind::Broadcast { root } | CollectiveKind::Reduce { root, .. } => format!(" with root {root}"),
+        _ => String::new(),
+    };
+    format!("{}{op}{root}", kind.name())
+}
+
+/// What an input sends: dtype and sizes, with hints in the place of symbols. In an exchange each rank may send and get as many rows
+/// as it likes.
+fn payload(graph: &Graph, kind: CollectiveKind, input: NodeId) -> String {
     let Some(tensor) = graph.tensor(input) else { return "?".to_owned() };
     let size = |dim| graph.likely_value(dim).map_or_else(|| format!("{dim}"), |value| value.to_string());
-    let sizes: Vec<String> = tensor.shape.iter().map(size).collect();
+    let mut sizes: Vec<String> = tensor.shape.iter().map(size).collect();
+    if let (CollectiveKind::AllToAll, Some(first)) = (kind, sizes.first_mut()) {
+        *first = "..".to_owned();
+    }
     format!("{}[{}]", tensor.dtype.torch_name(), sizes.join(", "))
 }
 

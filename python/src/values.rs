@@ -99,8 +99,18 @@ impl Values {
         Ok(Args { positional, keyword })
     }
 
-    /// The type of a value. Of tuples and objects nothing is said, as in FX text.
-    pub fn type_of(&mut self, torch: &Torch<'_>, value: &Bound<'_, PyAny>) -> PyResult<Type> {
+    /// The type of a value. Of objects, and of tensors that do not say how they lie, nothing is known.
+    pub fn type_of(&mut self, torch: &Torch<'_>, value: &Bound<'_, PyAny>) -> Type {
+        if let Ok(list) = value.cast::<PyList>() {
+            return Type::Tuple(list.iter().map(|part| self.type_of(torch, &part)).collect());
+        }
+        if let Ok(tuple) = value.cast::<PyTuple>() {
+            return Type::Tuple(tuple.iter().map(|part| self.type_of(torch, &part)).collect());
+        }
+        self.plain_type(torch, value).unwrap_or(Type::Unknown)
+    }
+
+    fn plain_type(&mut self, torch: &Torch<'_>, value: &Bound<'_, PyAny>) -> PyResult<Type> {
         let py = value.py();
         let is_tensor = match &torch.fake_tensor {
             Some(fake) if value.get_type().is(fake) => true,
@@ -209,11 +219,7 @@ impl Values {
             Arg::Int(value) => value.into_pyobject(py)?.into_any(),
             Arg::Bool(value) => PyBool::new(py, *value).to_owned().into_any(),
             Arg::Float(text) => PyFloat::new(py, text.parse().map_err(|_| unreadable(text))?).into_any(),
-            Arg::Str(text) if !text.contains('\\') => PyString::new(py, text).into_any(),
-            Arg::Str(text) => {
-                let quoted = if text.contains('\'') { format!("\"{text}\"") } else { format!("'{text}'") };
-                py.import("ast")?.call_method1("literal_eval", (quoted,))?
-            }
+            Arg::Str(text) => PyString::new(py, text).into_any(),
             Arg::None => py.None().into_bound(py),
             Arg::DType(dtype) => torch.torch.getattr(dtype.torch_name())?,
             Arg::Word(word) => self.word(torch, word)?,
@@ -289,8 +295,9 @@ impl Reading<'_, '_> {
             let number = text.bytes().any(|byte| byte.is_ascii_digit());
             return Ok(if number { Arg::Float(text.into()) } else { Arg::Word(text.into()) });
         }
-        if value.is_exact_instance_of::<PyString>() {
-            return string(value);
+        if let Ok(text) = value.cast_exact::<PyString>() {
+            // Half a character is no text.
+            return Ok(text.to_str().map_or_else(|_| self.opaque(value), |text| Arg::Str(text.into())));
         }
         self.nested(value)
     }
@@ -346,7 +353,7 @@ impl Reading<'_, '_> {
         }
         if kind.is(&self.torch.device) {
             let text = value.getattr("type")?;
-            let mut keyword = vec![("type".into(), string(&text)?)];
+            let mut keyword = vec![("type".into(), Arg::Str(text.extract::<String>()?.into()))];
             if let Ok(index) = value.getattr("index")?.extract::<i64>() {
                 keyword.push(("index".into(), Arg::Int(index)));
             }
@@ -373,16 +380,4 @@ impl Reading<'_, '_> {
         });
         Arg::Word(format!("<opaque {number}>").into())
     }
-}
-
-/// A string, as its text stands between quotes.
-fn string(value: &Bound<'_, PyAny>) -> PyResult<Arg> {
-    let text = value.cast::<PyString>()?.to_str()?;
-    let plain = |c: char| c.is_ascii_graphic() && !matches!(c, '\'' | '"' | '\\') || c == ' ';
-    if text.chars().all(plain) {
-        return Ok(Arg::Str(text.into()));
-    }
-    let quoted = value.repr()?;
-    let quoted = quoted.to_str()?;
-    Ok(Arg::Str(quoted.get(1..quoted.len() - 1).unwrap_or_default().into()))
 }

@@ -41,7 +41,8 @@ def dump(model: Any, inputs: Any, folder: Any = "bucketeer-dump", *, backward: b
 
     `inputs` are the positional arguments of the model: a tuple or list of them, one tensor, or a dictionary of keywords. The step
     is traced as `torch.compile` does it, partitioned into forward and backward as Inductor does it, and run eagerly, so that every
-    rank has to take part. On one machine without a cluster, a process group of backend `fake` stands in for the others.
+    rank has to take part; gradients of its leaves are as they were then. What was compiled before is compiled again when it is called
+    again. On one machine without a cluster, a process group of backend `fake` stands in for the others.
 
     Raises `bucketeer.Error` if nothing was compiled.
     """
@@ -74,7 +75,11 @@ def dump(model: Any, inputs: Any, folder: Any = "bucketeer-dump", *, backward: b
     leaves: list[Any] = pytree.tree_leaves(results)
     roots = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor) and leaf.requires_grad]
     if backward and roots:
+        leaves_of = [*getattr(model, "parameters", list)(), *(leaf for leaf in pytree.tree_leaves(inputs) if isinstance(leaf, torch.Tensor))]
+        gradients = [(leaf, leaf.grad) for leaf in leaves_of if leaf.is_leaf]
         torch.autograd.backward([root.sum() for root in roots])
+        for leaf, gradient in gradients:
+            leaf.grad = gradient
     torch._dynamo.reset()
     return _write(found, Path(folder))
 

@@ -10,71 +10,83 @@ from torch.fx.node import map_aggregate
 from .. import _native
 from ._fake import FakeValues, fake_mode
 from ._operators import resolve
+from ._private import erase
 
-# What a merged collective shows of the first of those that were merged into it.
+# What a merged collective, and what hands its parts on, shows of the first of those that were merged into it.
 _PROVENANCE = ("stack_trace", "nn_module_stack", "fwd_nn_module_stack", "fwd_source_fn_stack", "custom")
 
+# Says that a node is, or hangs on, what was merged.
+_MADE = "bucketeer"
 
-def apply(graph: Graph, nodes: list[Node], edits: _native.Edits, *, fakes: bool = True) -> int:
-    """Make the graph what the edits say, and give how many nodes were made.
+
+class Editing:
+    """The edits of a graph, half done: new nodes are made, and nodes that stay have their operands, but all can be undone.
 
     `nodes` are those that were read, in order. Nodes that stay keep all that they have; new ones get fake values by running
-    what they call on those of their arguments, unless `fakes` says that somebody else does that. If anything fails, the graph is left
-    as it was.
+    what they call on those of their arguments, unless `fakes` says that somebody else does that. If making them fails, the graph is as it
+    was.
     """
-    # All that can be refused is, before anything changes.
-    targets = {target: resolve(target) for target in {created[1] for created in edits.created}}
-    undo = _Undo(graph)
-    try:
-        every = _edit(graph, nodes, edits, targets, undo, fakes)
-    except BaseException:
-        undo.run()
-        raise
-    # Nothing from here on can fail: nodes that nobody reads go, and the others are brought into order.
-    order = [every[place] for place in edits.order]
-    stays = set(order)
-    for node in reversed(nodes):
-        if node not in stays:
-            graph.erase_node(node)
-    _place(order)
-    return len(edits.created)
 
-
-class _Undo:
-    """What was changed so far."""
-
-    def __init__(self, graph: Graph) -> None:
+    def __init__(self, graph: Graph, nodes: list[Node], edits: _native.Edits, *, fakes: bool = True) -> None:
+        # All that can be refused is, before anything changes.
+        targets = {target: resolve(target) for target in {created[1] for created in edits.created}}
         self._graph = graph
-        self.arguments: list[tuple[Node, Any, Any]] = []
-        self.created: list[Node] = []
+        self._nodes = nodes
+        self._arguments: list[tuple[Node, Any, Any]] = []
+        self._created: list[Node] = []
+        self._is_done = False
+        try:
+            self._make(edits, targets, fakes)
+            self._rewire(edits)
+        except BaseException:
+            self.undo()
+            raise
+        every = self._nodes + self._created
+        self._order = [every[place] for place in edits.order]
+        self.changed = bool(self._created or edits.rewired) or edits.order != list(range(len(nodes)))
 
-    def run(self) -> None:
-        for node, args, kwargs in reversed(self.arguments):
+    def undo(self) -> None:
+        """Leave the graph as it was. Does nothing once it is done."""
+        if self._is_done:
+            return
+        for node, args, kwargs in reversed(self._arguments):
             node.args, node.kwargs = args, kwargs
-        for node in reversed(self.created):
+        for node in reversed(self._created):
             self._graph.erase_node(node)
+        self._arguments.clear()
+        self._created.clear()
 
+    def finish(self) -> None:
+        """Bring the nodes into order, and take out those that nobody reads. From here on the graph is the new one."""
+        self._is_done = True
+        stays = set(self._order)
+        _place(self._order)
+        # A collective that stayed would be launched by this rank alone, so that all of them go, whatever happens.
+        failures = [erase(self._graph, node) for node in reversed(self._nodes) if node not in stays]
+        for failure in filter(None, failures):
+            raise failure
 
-def _edit(graph: Graph, nodes: list[Node], edits: _native.Edits, targets: dict[str, Any], undo: _Undo, fakes: bool) -> list[Node]:
-    """Make new nodes and give others their operands; give all nodes, by place."""
-    every: list[Node] = list(nodes)
-    named = {node.name: node for node in nodes} if any(created[4] for created in edits.created) else {}
-    with FakeValues(fake_mode(graph)) as fake:
-        for name, target, args, kwargs, members in edits.created:
-            args, kwargs = _with_nodes(args, every), _with_nodes(kwargs, every) if kwargs else kwargs
-            node = graph.create_node("call_function", targets[target], args, kwargs, name=name)
-            undo.created.append(node)
-            every.append(node)
-            _describe(node, [named[member] for member in members if member in named])
-            if fakes:
-                fake.give(node)
-    for place, operands in edits.rewired:
-        node = nodes[place]
-        undo.arguments.append((node, node.args, node.kwargs))
-        inputs = iter([every[operand] for operand in operands])
-        node.args = map_aggregate(node.args, lambda value: next(inputs) if isinstance(value, Node) else value)
-        node.kwargs = map_aggregate(node.kwargs, lambda value: next(inputs) if isinstance(value, Node) else value)
-    return every
+    def _make(self, edits: _native.Edits, targets: dict[str, Any], fakes: bool) -> None:
+        every = list(self._nodes)
+        named = {node.name: node for node in every} if any(created[4] for created in edits.created) else {}
+        with FakeValues(fake_mode(self._graph)) as fake:
+            for name, target, args, kwargs, members in edits.created:
+                args, kwargs = _with_nodes(args, every), _with_nodes(kwargs, every) if kwargs else kwargs
+                node = self._graph.create_node("call_function", targets[target], args, kwargs, name=name)
+                self._created.append(node)
+                every.append(node)
+                _describe(node, [named[member] for member in members if member in named])
+                if fakes:
+                    fake.give(node)
+
+    def _rewire(self, edits: _native.Edits) -> None:
+        every = self._nodes + self._created
+        for place, operands in edits.rewired:
+            node = self._nodes[place]
+            self._arguments.append((node, node.args, node.kwargs))
+            inputs = iter([every[operand] for operand in operands])
+            node.args = map_aggregate(node.args, lambda value: next(inputs) if isinstance(value, Node) else value)
+            node.kwargs = map_aggregate(node.kwargs, lambda value: next(inputs) if isinstance(value, Node) else value)
 
 
 def _with_nodes(value: Any, every: list[Node]) -> Any:
@@ -104,9 +116,17 @@ def _place(order: list[Node]) -> None:
 
 
 def _describe(node: Node, members: list[Node]) -> None:
-    """Give a new node the provenance of what was merged into it."""
-    for member in members[:1]:
-        node.meta.update({key: member.meta[key] for key in _PROVENANCE if key in member.meta})
-    # In a joint graph, what hangs on the backward pass belongs to it.
-    if any(of.meta.get("partitioner_tag") == "is_backward" for of in node.all_input_nodes):
+    """Give a new node the provenance of what was merged into it; what hangs on it has the same."""
+    inputs = node.all_input_nodes
+    made = [of for of in inputs if _MADE in of.meta]
+    for source in (members or made)[:1]:
+        node.meta.update({key: source.meta[key] for key in _PROVENANCE if key in source.meta})
+    if members or made:
+        node.meta[_MADE] = True
+    # In a joint graph, what hangs on the backward pass belongs to it, and what is computed again is so where all agree.
+    if any(of.meta.get("partitioner_tag") == "is_backward" for of in inputs):
         node.meta["partitioner_tag"] = "is_backward"
+    for key in ("recompute", "ac_graph_id"):
+        values = {of.meta.get(key) for of in members or made}
+        if len(values) == 1 and None not in values:
+            node.meta[key] = values.pop()

@@ -5,11 +5,11 @@ from __future__ import annotations
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from torch._inductor.custom_graph_pass import CustomGraphPass, get_custom_graph_passes
+from torch._inductor.custom_graph_pass import CustomGraphPass
 from torch.fx import Graph
 
 from ._pass import BucketeerPass, refuse_conflicts
-from ._private import set_for_other_threads
+from ._private import passes_of, set_for_other_threads
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 _HOOK = "post_grad_custom_post_pass"
 
 
-class _Everywhere(CustomGraphPass):
-    """A pass as other threads see it. They keep what they have read, so that it is turned off here."""
+class _Hook(CustomGraphPass):
+    """What Inductor is told. Threads keep what they have read, so that it is turned off here."""
 
     def __init__(self, made: CustomGraphPass) -> None:
         self.inner: CustomGraphPass | None = made
@@ -33,7 +33,7 @@ class _Everywhere(CustomGraphPass):
     def uuid(self) -> Any:
         return "bucketeer-off" if self.inner is None else self.inner.uuid()
 
-    def __deepcopy__(self, memo: Any) -> _Everywhere:
+    def __deepcopy__(self, memo: Any) -> _Hook:
         """Inductor copies what is the default; that would be on for ever."""
         return self
 
@@ -41,39 +41,42 @@ class _Everywhere(CustomGraphPass):
 class Hooked:
     """A pass runs on each graph that Inductor compiles, in all threads, until `disable()` or the end of a `with` block.
 
-    Passes that are set are kept, and run first. Of passes of bucketeer only the last runs. In threads that have passes of their own
-    set, these alone run.
+    Passes that are set are kept, and run first. Of those that are enabled only the last runs, until it is disabled. In threads that have
+    passes of their own set, these alone run.
     """
 
     def __init__(self, made: CustomGraphPass) -> None:
         from torch._inductor import config
 
-        self._pass = made
-        self._before = getattr(config, _HOOK)
-        others = [one for one in get_custom_graph_passes(self._before) if not isinstance(one, (BucketeerPass, _Everywhere))]
-        self._set = [*others, made] if others else made
-        setattr(config, _HOOK, self._set)
-        self._everywhere = _Everywhere(made)
-        self._undo = set_for_other_threads(_HOOK, self._everywhere)
+        self._hook = _Hook(made)
+        before = passes_of(getattr(config, _HOOK))
+        self._covered = [one for one in before if isinstance(one, _Hook)]
+        _set([one for one in before if not isinstance(one, _Hook)], [self._hook])
+        self._undo = set_for_other_threads(_HOOK, self._hook)
 
     def disable(self) -> None:
-        """Turn it off: passes that were set before, or since, stay."""
+        """Turn it off, in all threads: passes that were set before, or since, stay."""
         from torch._inductor import config
 
-        self._everywhere.turn_off()
+        self._hook.turn_off()
         self._undo()
-        now = getattr(config, _HOOK)
-        if now is self._set or now == self._set:
-            setattr(config, _HOOK, self._before)
-        elif any(one is self._pass for one in get_custom_graph_passes(now)):
-            others = [one for one in get_custom_graph_passes(now) if one is not self._pass]
-            setattr(config, _HOOK, others or None)
+        now = passes_of(getattr(config, _HOOK))
+        if self._hook in now:
+            _set([one for one in now if one is not self._hook], [one for one in self._covered if one.inner is not None])
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.disable()
+
+
+def _set(others: list[Any], hooks: list[_Hook]) -> None:
+    """Set passes in this thread: none, one or several, as Inductor takes them."""
+    from torch._inductor import config
+
+    every = [*others, *hooks]
+    setattr(config, _HOOK, every if len(every) > 1 else every[0] if every else None)
 
 
 class Enabled(Hooked):

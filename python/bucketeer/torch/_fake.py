@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack
 from types import TracebackType
 from typing import Any
 
@@ -74,8 +74,8 @@ class FakeValues:
         self._is_inside = False
 
     def give(self, node: Node) -> None:
-        """Set `meta["val"]` of a call, where all of its arguments have one."""
-        known = True
+        """Set `meta["val"]` of a call, where all of its arguments have one. Without a mode they are no fake values."""
+        known = self._mode is not None
 
         def value(item: Any) -> Any:
             nonlocal known
@@ -94,7 +94,7 @@ class FakeValues:
         if self._kernels is not None and target in _BY_META_KERNEL and _is_static(args):
             return self._run_kernel(target, args, kwargs)
         self._leave()
-        with self._mode if self._mode is not None else nullcontext(), torch.no_grad():
+        with self._mode, torch.no_grad():
             return target(*args, **kwargs)
 
     def _run_kernel(self, target: Any, args: Any, kwargs: Any) -> Any:

@@ -50,6 +50,7 @@ def measure(step: Callable[[], Any], folder: Any = "bucketeer-times", *, steps: 
     torch._dynamo.reset()
     calls = {key: call for graph in recorder.graphs.values() for key, call in graph.calls.items()}
     times, failed = _run(calls, steps, warm_up)
+    failed = [*recorder.failed, *failed]
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     files = []
@@ -77,6 +78,7 @@ class _Recorder(CustomGraphPass):
 
     def __init__(self) -> None:
         self.graphs: dict[str, _Calls] = {}
+        self.failed: dict[str, None] = {}
 
     def __call__(self, graph: Graph) -> None:
         calls = _Calls(graph_name())
@@ -88,7 +90,11 @@ class _Recorder(CustomGraphPass):
                 continue
             fake = lambda item: item.meta["val"] if isinstance(item, Node) else item  # noqa: E731
             args, kwargs = map_aggregate(node.args, fake), map_aggregate(node.kwargs, fake)
-            key = (str(node.target), str(map_aggregate((args, kwargs), _describe)))
+            try:
+                key = (str(node.target), str(map_aggregate((args, kwargs), _describe)))
+            except ValueError as error:
+                self.failed[f"{node.target}: {error}"] = None
+                continue
             calls.nodes.append((node.name, key))
             calls.calls.setdefault(key, (node.target, args, kwargs))
         self.graphs[digest_of(graph)] = calls
@@ -115,7 +121,7 @@ def _likely(size: Any) -> int:
     """What a size was when the graph was traced."""
     if isinstance(size, int):
         return size
-    hint = size.node.hint
+    hint = getattr(size.node, "hint", None)
     if hint is None:
         raise ValueError(f"nothing is known of size {size}")
     return int(hint)

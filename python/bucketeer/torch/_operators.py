@@ -26,7 +26,8 @@ def describe(target: Any) -> tuple[str, str | None]:
         return f"{target.namespace}.{target.__name__}", None
     module = getattr(target, "__module__", None) or type(target).__module__
     name = getattr(target, "__qualname__", None) or getattr(target, "__name__", None) or type(target).__name__
-    return f"{_MODULES.get(module, module)}.{name}", None
+    # `<lambda>` and `<locals>` are no names.
+    return f"{_MODULES.get(module, module)}.{name}".replace("<", "").replace(">", ""), None
 
 
 def _schema(operator: OpOverload) -> str:

@@ -6,6 +6,7 @@ an order edge to the computation beside it, as Inductor's own overlap scheduling
 
 from __future__ import annotations
 
+import operator
 from typing import Any
 
 from torch.fx import Graph, Node
@@ -34,9 +35,9 @@ def hold(graph: Graph) -> int:
             launched.append(node)
             started[node] = len(computed)
         elif is_wait(node):
-            launch = node.args[0]
-            # What was computed between the launch and its wait is what hides it.
-            if isinstance(launch, Node) and started.get(launch, len(computed)) < len(computed):
+            # What was computed between a launch and its wait is what hides it.
+            launched_at = [started[of] for of in map(_launch_of, node.all_input_nodes) if of in started]
+            if launched_at and min(launched_at) < len(computed):
                 edges.setdefault(node, OrderedSet()).add(computed[-1])
         elif getattr(node.target, "overloadpacket", None) in flop_registry:
             if launched:
@@ -45,3 +46,17 @@ def hold(graph: Graph) -> int:
             computed.append(node)
     preserve_node_ordering(graph, edges)
     return sum(map(len, edges.values()))
+
+
+def _launch_of(node: Node) -> Node:
+    """What was launched of which a wait waits for this: the launch itself, or one of several results."""
+    return node.all_input_nodes[0] if node.target is operator.getitem else node
+
+
+def why_not(graph: Graph) -> str:
+    """Say why a plan's order cannot be held in this graph; empty if it can."""
+    try:
+        from torch._inductor.fx_passes.control_dependencies import preserve_node_ordering  # noqa: F401
+    except ImportError as error:
+        return str(error)
+    return "" if graph.owning_module is not None else "the graph is of no module"

@@ -9,19 +9,19 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-from torch._inductor.custom_graph_pass import CustomGraphPass, get_custom_graph_passes
+from torch._inductor.custom_graph_pass import CustomGraphPass
 from torch.fx import Graph
 
 from .. import _native, reports
 from . import _groups, _ranks
-from ._edit import apply
+from ._edit import Editing
 from ._fake import hints_of
 from ._flags import Flags, build
 from ._graphs import has_launches, launches_of, outside
 from ._messages import BucketeerWarning, ConflictError, log
 from ._operators import describe
-from ._order import hold
-from ._private import graph_name, structured_artifact
+from ._order import hold, why_not
+from ._private import graph_name, is_in_post_grad, passes_of, structured_artifact
 from ._reports import Report, add
 from ._times import times_of
 
@@ -68,7 +68,7 @@ class BucketeerPass(CustomGraphPass):
         That ranks differ is always an error: they would wait for one another.
         """
         name = graph_name()
-        turn = _ranks.Turn(name, self._timeout_s) if self._check_ranks else None
+        turn = _ranks.Turn(graph, name, self._timeout_s) if self._check_ranks else None
         try:
             report = self._rewrite(graph, name, turn)
         except BaseException as error:
@@ -87,19 +87,20 @@ class BucketeerPass(CustomGraphPass):
 
     def _rewrite(self, graph: Graph, name: str, turn: _ranks.Turn | None) -> Report:
         if not has_launches(graph):
-            if turn is not None:
-                turn.agree([])
             return Report(graph=name, outcome="empty", launches_before=0, launches_after=0, reason=outside(graph))
         refuse_conflicts()
         seconds: dict[str, float] = {}
         clock = _Clock(seconds)
         nodes = list(graph.nodes)
-        live = _native.read_live(graph, name, describe, _groups.ranks_of, hints_of(graph))
+        # What one rank has seen of a size, another may not have, nor who finds this graph in Inductor's cache.
+        hints = hints_of(graph) if self._check_ranks else lambda symbol: None
+        live = _native.read_live(graph, name, describe, _groups.ranks_of, hints)
         before = live.launch_count()
         clock.lap("read")
-        work = live.plan if self._flags.plans else live.rewrite
+        notes = self._notes(live, turn)
+        if self._flags.plans:
+            refuse_edges(graph)
         words, files = list(self._flags.words), list(self._flags.files)
-        notes: list[str] = []
         if self._times is not None:
             measured = times_of(self._times, graph)
             if measured is None:
@@ -107,29 +108,31 @@ class BucketeerPass(CustomGraphPass):
             else:
                 words.append("--times=<times>")
                 files.append(("<times>", measured))
-        told = work(words, files)
-        unknown = [name for name, members in live.groups() if not members and not name.startswith("%")]
-        if unknown:
-            notes.append(f"c10d knows no group {', '.join(map(repr, unknown))} here, so that its ranks are not known")
+        told = live.plan(words, files) if self._flags.plans else live.rewrite(words, files)
         edits = live.edits()
         clock.lap("rewrite")
-        if turn is not None:
-            turn.agree(live.launches())
-            clock.lap("agree")
         # Order edges of a plan are made with what nodes hold.
-        made = apply(graph, nodes, edits, fakes=self._flags.plans or not self._is_last_of_post_grad())
-        if self._flags.plans:
-            try:
-                hold(graph)
-            except Exception as error:
-                # What it computes is right all the same.
-                notes.append(f"Inductor may move launches and waits of this plan: {type(error).__name__}: {error}")
+        editing = Editing(graph, nodes, edits, fakes=self._flags.plans or not self._is_last_of_post_grad())
         clock.lap("edit")
-        changed = made > 0 or bool(edits.rewired) or edits.order != list(range(len(nodes)))
+        if turn is not None:
+            try:
+                turn.agree(live.launches())
+            except BaseException:
+                editing.undo()
+                raise
+            clock.lap("agree")
+        editing.finish()
+        if self._flags.plans:
+            reason = why_not(graph)
+            if reason:
+                notes.append(f"Inductor may move launches and waits of this plan: {reason}")
+            else:
+                hold(graph)
+        clock.lap("finish")
         done = "planned" if self._flags.plans else "rewritten"
         return Report(
             graph=name,
-            outcome=done if changed else "unchanged",
+            outcome=done if editing.changed else "unchanged",
             launches_before=before,
             launches_after=live.launch_count(),
             said=(*notes, *told.said),
@@ -139,16 +142,31 @@ class BucketeerPass(CustomGraphPass):
             timeline=_timeline(told),
         )
 
+    def _notes(self, live: _native.LiveGraph, turn: _ranks.Turn | None) -> list[str]:
+        """What to know of a graph that was read."""
+        notes = [] if turn is None else list(turn.notes)
+        unknown = [name for name, members in live.groups() if not members and not name.startswith("%")]
+        if unknown:
+            notes.append(f"c10d knows no group {', '.join(map(repr, unknown))} here, so that its ranks are not known")
+        symbols = [symbol for symbol in live.symbols() if symbol not in dict(live.hints())]
+        if symbols and not self._check_ranks:
+            notes.append(
+                f"sizes with {', '.join(symbols[:8])} are taken as unknown, for ranks may have seen different ones: "
+                f"hints={{'{symbols[0]}': ..}} states one, check_ranks=True compares"
+            )
+        return notes
+
     def _is_last_of_post_grad(self) -> bool:
-        """Whether nobody reads this pass's graph before Inductor gives new nodes their fake values, as it does behind its hook for passes
-        of post-grad graphs. It runs each new node for that, whether it has one or not.
+        """Whether Inductor gives new nodes their fake values behind this pass, before it looks at what they are: behind its hook for passes
+        of post-grad graphs it runs each new node, whether it has a value or not.
         """
         from torch._inductor import config
 
         hooks = ("joint_custom_pre_pass", "joint_custom_post_pass", "post_grad_custom_pre_pass")
-        elsewhere = any(one is self for hook in hooks for one in get_custom_graph_passes(getattr(config, hook)))
-        last = get_custom_graph_passes(config.post_grad_custom_post_pass)[-1:]
-        return not elsewhere and any(one is self or getattr(one, "inner", None) is self for one in last)
+        elsewhere = any(one is self for hook in hooks for one in passes_of(getattr(config, hook)))
+        last = passes_of(config.post_grad_custom_post_pass)[-1:]
+        is_last = any(one is self or getattr(one, "inner", None) is self for one in last)
+        return is_last and not elsewhere and is_in_post_grad()
 
     def uuid(self) -> Any:
         """Identify what this pass makes of a graph, for Inductor's cache.
@@ -163,8 +181,14 @@ class BucketeerPass(CustomGraphPass):
         for part in (build(), self._flags, groups):
             digest.update(repr(part).encode() + b"\n")
         for path in sorted(self._times.glob("*.json")) if self._times is not None else ():
-            digest.update(path.read_bytes())
+            digest.update(path.name.encode() + path.read_bytes())
         return f"bucketeer-{digest.hexdigest()}"
+
+
+def refuse_edges(graph: Graph) -> None:
+    """Raise `ConflictError` where a graph has order edges: it was planned already, here or by Inductor."""
+    if any(node.op == "call_function" and "control_deps" in str(node.target) for node in graph.nodes):
+        raise ConflictError("the graph has order edges (`control_deps`): it was planned before, and is not planned again")
 
 
 def _timeline(told: _native.Told) -> reports.Timeline | None:

@@ -5,6 +5,8 @@ What is missing in another version is None, or has a stand-in, where it can be d
 
 from __future__ import annotations
 
+import contextlib
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -58,7 +60,12 @@ def shape_hints(mode: Any) -> dict[str, int]:
     if values is None:
         # What earlier versions call it.
         values = getattr(shapes, "var_to_val", None) or {}
-    return {str(symbol): int(value) for symbol, value in values.items()}
+    hints: dict[str, int] = {}
+    for symbol, value in values.items():
+        # Sizes of nested tensors are no numbers.
+        with contextlib.suppress(TypeError, ValueError):
+            hints[str(symbol)] = int(value)
+    return hints
 
 
 def meta_kernels(mode: Any) -> Any:
@@ -94,3 +101,40 @@ def set_for_other_threads(name: str, value: Any) -> Callable[[], None]:
             entry.default = before
 
     return undo
+
+
+def is_in_post_grad() -> bool:
+    """Whether the caller was called from Inductor's passes over a post-grad graph, behind which it makes fake values of new nodes."""
+    frame = sys._getframe(1)
+    for _ in range(16):
+        if frame.f_code.co_name == "post_grad_passes":
+            return True
+        if frame.f_back is None:
+            return False
+        frame = frame.f_back
+    return False
+
+
+def passes_of(value: Any) -> tuple[Any, ...]:
+    """Give the passes that a setting holds: none, one or several."""
+    if value is None:
+        return ()
+    return tuple(value) if isinstance(value, (list, tuple)) else (value,)
+
+
+def erase(graph: Any, node: Any) -> BaseException | None:
+    """Take a node out of a graph, also if a hook of somebody's that hears of it fails; give that failure."""
+    try:
+        graph.erase_node(node)
+    except BaseException as error:
+        module = graph.owning_module
+        hooks = getattr(module, "_erase_node_hooks", [])
+        if module is None or not hooks:
+            return error
+        module._erase_node_hooks = []
+        try:
+            graph.erase_node(node)
+        finally:
+            module._erase_node_hooks = hooks
+        return error
+    return None

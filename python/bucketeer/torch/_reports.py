@@ -54,7 +54,7 @@ class Report:
         if self.outcome == "left":
             return f"graph {self.graph}: left as it was: {self.reason}"
         if self.outcome == "empty":
-            return f"graph {self.graph}: no collectives"
+            return f"graph {self.graph}: no collectives: {self.reason}"
         took = sum(self.seconds.values())
         return f"graph {self.graph}: {self.launches_before} launches became {self.launches_after}, in {took:.3f} s"
 
