@@ -104,11 +104,12 @@ def enable(
     `all_gather`, `reduce_scatter` and `all_reduce` are caps, in bytes or as `"500MB"`, `"25MiB"`, `"off"`; where none is given,
     all three are bucketed at the defaults. `policy` is `"greedy"` (default), `"adjacent"` (what Inductor's own pass merges) or
     `"xla"`. `memory` caps the bytes alive at once, as `"+5%"` or `"80GB"`. With a `profile`, such as `"h100"` or a file of
-    `bucketeer calibrate`, launches and waits are placed so that they hide behind computation; `times` is a folder of `measure`. Other keyword arguments are flags of
-    `bucketeer rewrite`, or of `bucketeer plan` with a profile: `mode="concat"` is `--mode concat`.
+    `bucketeer calibrate`, launches and waits are placed so that they hide behind computation; `times` is a folder of `measure`.
+    Other keyword arguments are flags of `bucketeer rewrite`, or of `bucketeer plan` with a profile: `mode="concat"` is
+    `--mode concat`; `hints={"s33": 64}` states the value of a symbolic size, which is taken as unknown otherwise.
 
     `verify` proves each result; one that is not proven is not used. `check_ranks` compares the launches of all ranks before
-    anything runs, and takes graphs out of Inductor's cache. If a graph cannot be rewritten it stays as it is, and a
+    anything runs, and takes graphs out of Inductor's cache; that they differ is always an error. If a graph cannot be rewritten it stays as it is, and a
     `BucketeerWarning` says why; `strict` raises instead.
 
     Passes that are set already are kept and run first. The result is a context manager; `disable()` turns it off.
