@@ -97,7 +97,7 @@ class BucketeerPass(CustomGraphPass):
         live = _native.read_live(graph, name, describe, _groups.ranks_of, hints)
         before = live.launch_count()
         clock.lap("read")
-        notes = self._notes(live, turn)
+        notes = [] if turn is None else list(turn.notes)
         if self._flags.plans:
             refuse_edges(graph)
         words, files = list(self._flags.words), list(self._flags.files)
@@ -109,6 +109,7 @@ class BucketeerPass(CustomGraphPass):
                 words.append("--times=<times>")
                 files.append(("<times>", measured))
         told = live.plan(words, files) if self._flags.plans else live.rewrite(words, files)
+        notes += self._notes(live, told)
         edits = live.edits()
         clock.lap("rewrite")
         # Order edges of a plan are made with what nodes hold.
@@ -124,10 +125,12 @@ class BucketeerPass(CustomGraphPass):
         editing.finish()
         if self._flags.plans:
             reason = why_not(graph)
+            try:
+                reason or hold(graph)
+            except Exception as error:
+                reason = f"{type(error).__name__}: {error}"
             if reason:
-                notes.append(f"Inductor may move launches and waits of this plan: {reason}")
-            else:
-                hold(graph)
+                notes.append(f"Inductor may move launches and waits of this plan, which computes the same: {reason}")
         clock.lap("finish")
         done = "planned" if self._flags.plans else "rewritten"
         return Report(
@@ -142,14 +145,14 @@ class BucketeerPass(CustomGraphPass):
             timeline=_timeline(told),
         )
 
-    def _notes(self, live: _native.LiveGraph, turn: _ranks.Turn | None) -> list[str]:
-        """What to know of a graph that was read."""
-        notes = [] if turn is None else list(turn.notes)
+    def _notes(self, live: _native.LiveGraph, told: _native.Told) -> list[str]:
+        """What to know of a graph that was rewritten."""
+        notes = []
         unknown = [name for name, members in live.groups() if not members and not name.startswith("%")]
         if unknown:
             notes.append(f"c10d knows no group {', '.join(map(repr, unknown))} here, so that its ranks are not known")
         symbols = [symbol for symbol in live.symbols() if symbol not in dict(live.hints())]
-        if symbols and not self._check_ranks:
+        if symbols and '"size unknown"' in told.report:
             notes.append(
                 f"sizes with {', '.join(symbols[:8])} are taken as unknown, for ranks may have seen different ones: "
                 f"hints={{'{symbols[0]}': ..}} states one, check_ranks=True compares"
