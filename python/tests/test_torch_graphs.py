@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import logging
 import operator
 import pickle
 import threading
@@ -521,6 +523,39 @@ def test_names_of_groups_are_handed_on_as_they_are() -> None:
         plugin.BucketeerPass(strict=True)(module.graph)
         (launch,) = [node for node in module.graph.nodes if "all_gather" in str(node.target)]
         assert launch.args[2] == name
+
+
+def test_another_version_is_warned_of_and_one_whose_hooks_take_no_lists_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    from bucketeer.torch import _versions
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        _versions.check()
+    monkeypatch.setattr(torch, "__version__", "2.99.1+cpu")
+    with pytest.warns(UserWarning, match=r"tested with PyTorch 2\.15; this is 2\.99\.1\+cpu"):
+        _versions.check()
+    monkeypatch.delattr("torch._inductor.custom_graph_pass.get_custom_graph_passes")
+    with pytest.raises(ImportError, match=r"take lists of passes, tested with 2\.15; this is 2\.99"):
+        _versions.check()
+
+
+def test_what_was_done_goes_to_pytorchs_logs(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    left: list[tuple[str, dict[str, str], str]] = []
+
+    def trace_structured(kind: str, metadata_fn: Callable[[], dict[str, str]], payload_fn: Callable[[], str]) -> None:
+        left.append((kind, metadata_fn(), payload_fn()))
+
+    monkeypatch.setattr(torch._logging, "trace_structured", trace_structured)
+    module = trace(several, *shards())
+    left.clear()
+    with caplog.at_level(logging.DEBUG, logger="torch._inductor.bucketeer"):
+        plugin.BucketeerPass(strict=True)(module.graph)
+    (report,) = plugin.reports()
+    (artifact,) = [one for one in left if one[1]["name"].startswith("bucketeer")]
+    assert artifact == ("artifact", {"name": f"bucketeer_{report.graph}", "encoding": "json"}, report.json)
+    assert json.loads(report.json)["format"] == "bucketeer-rewrite"
+    said = [(record.levelno, record.getMessage()) for record in caplog.records if record.name == "torch._inductor.bucketeer"]
+    assert (logging.INFO, report.line()) in said and (logging.DEBUG, str(report)) in said
 
 
 def test_a_plan_places_launches_before_what_hides_them() -> None:
