@@ -79,6 +79,8 @@ pub fn check_flags(py: Python<'_>, words: Vec<String>, files: Files, plans: bool
     let done = if plans { api::plan_graph(&mut nothing, flags) } else { api::rewrite_graph(&mut nothing, flags) };
     match done {
         Err(fault) if fault.kind == FaultKind::Options => Err(exception(py, fault)),
+        // What is in a file is at fault whatever the graph is.
+        Err(fault) if files.iter().any(|(name, _)| fault.message.contains(&**name)) => Err(exception(py, fault)),
         // A graph of nothing may be refused for that.
         Ok(_) | Err(_) => Ok(()),
     }

@@ -101,13 +101,15 @@ impl Values {
 
     /// The type of a value. Of objects, and of tensors that do not say how they lie, nothing is known.
     pub fn type_of(&mut self, torch: &Torch<'_>, value: &Bound<'_, PyAny>) -> Type {
+        // Results are lists of tensors; of what is nested nothing is said.
+        let mut plain = |part: Bound<'_, PyAny>| self.plain_type(torch, &part).unwrap_or(Type::Unknown);
         if let Ok(list) = value.cast::<PyList>() {
-            return Type::Tuple(list.iter().map(|part| self.type_of(torch, &part)).collect());
+            return Type::Tuple(list.iter().map(plain).collect());
         }
         if let Ok(tuple) = value.cast::<PyTuple>() {
-            return Type::Tuple(tuple.iter().map(|part| self.type_of(torch, &part)).collect());
+            return Type::Tuple(tuple.iter().map(plain).collect());
         }
-        self.plain_type(torch, value).unwrap_or(Type::Unknown)
+        plain(value.clone())
     }
 
     fn plain_type(&mut self, torch: &Torch<'_>, value: &Bound<'_, PyAny>) -> PyResult<Type> {

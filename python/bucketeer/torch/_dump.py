@@ -75,13 +75,21 @@ def dump(model: Any, inputs: Any, folder: Any = "bucketeer-dump", *, backward: b
     leaves: list[Any] = pytree.tree_leaves(results)
     roots = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor) and leaf.requires_grad]
     if backward and roots:
-        leaves_of = [*getattr(model, "parameters", list)(), *(leaf for leaf in pytree.tree_leaves(inputs) if isinstance(leaf, torch.Tensor))]
-        gradients = [(leaf, leaf.grad) for leaf in leaves_of if leaf.is_leaf]
-        torch.autograd.backward([root.sum() for root in roots])
-        for leaf, gradient in gradients:
-            leaf.grad = gradient
+        _backward(roots, [*getattr(model, "parameters", list)(), *(leaf for leaf in pytree.tree_leaves(inputs) if isinstance(leaf, torch.Tensor))])
     torch._dynamo.reset()
     return _write(found, Path(folder))
+
+
+def _backward(roots: list[torch.Tensor], leaves: list[torch.Tensor]) -> None:
+    """Run the backward pass, so that it is compiled; gradients stay what they were."""
+    gradients = [(leaf, leaf.grad) for leaf in leaves if leaf.is_leaf]
+    for leaf, _ in gradients:
+        leaf.grad = None
+    try:
+        torch.autograd.backward([root.sum() for root in roots])
+    finally:
+        for leaf, gradient in gradients:
+            leaf.grad = gradient
 
 
 def _write(found: list[tuple[str, torch.fx.GraphModule]], folder: Path) -> Dump:

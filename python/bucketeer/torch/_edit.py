@@ -10,7 +10,7 @@ from torch.fx.node import map_aggregate
 from .. import _native
 from ._fake import FakeValues, fake_mode
 from ._operators import resolve
-from ._private import erase
+from ._private import erase, forget_unplaced
 
 # What a merged collective, and what hands its parts on, shows of the first of those that were merged into it.
 _PROVENANCE = ("stack_trace", "nn_module_stack", "fwd_nn_module_stack", "fwd_source_fn_stack", "custom")
@@ -52,19 +52,24 @@ class Editing:
         for node, args, kwargs in reversed(self._arguments):
             node.args, node.kwargs = args, kwargs
         for node in reversed(self._created):
-            self._graph.erase_node(node)
+            erase(self._graph, node)
         self._arguments.clear()
         self._created.clear()
 
-    def finish(self) -> None:
-        """Bring the nodes into order, and take out those that nobody reads. From here on the graph is the new one."""
+    def finish(self) -> list[str]:
+        """Bring the nodes into order, and take out those that nobody reads. From here on the graph is the new one.
+
+        Gives what hooks of others raised, that hear of nodes which go; an interrupt goes on when all is done.
+        """
         self._is_done = True
         stays = set(self._order)
         _place(self._order)
         # A collective that stayed would be launched by this rank alone, so that all of them go, whatever happens.
         failures = [erase(self._graph, node) for node in reversed(self._nodes) if node not in stays]
         for failure in filter(None, failures):
-            raise failure
+            if not isinstance(failure, Exception):
+                raise failure
+        return [f"a hook that hears of nodes failed: {type(failure).__name__}: {failure}" for failure in filter(None, failures)]
 
     def _make(self, edits: _native.Edits, targets: dict[str, Any], fakes: bool) -> None:
         every = list(self._nodes)
@@ -72,7 +77,11 @@ class Editing:
         with FakeValues(fake_mode(self._graph)) as fake:
             for name, target, args, kwargs, members in edits.created:
                 args, kwargs = _with_nodes(args, every), _with_nodes(kwargs, every) if kwargs else kwargs
-                node = self._graph.create_node("call_function", targets[target], args, kwargs, name=name)
+                try:
+                    node = self._graph.create_node("call_function", targets[target], args, kwargs, name=name)
+                except BaseException:
+                    forget_unplaced(self._graph, every)
+                    raise
                 self._created.append(node)
                 every.append(node)
                 _describe(node, [named[member] for member in members if member in named])

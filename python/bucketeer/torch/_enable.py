@@ -109,7 +109,8 @@ def enable(
     `--mode concat`; `hints={"s33": 64}` states the value of a symbolic size, which is taken as unknown otherwise.
 
     `verify` proves each result; one that is not proven is not used. `check_ranks` compares the launches of all ranks before
-    anything runs, and takes graphs out of Inductor's cache; that they differ is always an error. If a graph cannot be rewritten it stays as it is, and a
+    anything runs, waiting `timeout_s` seconds for one another, and takes graphs out of Inductor's cache; any failure is an error
+    then. Without it, if a graph cannot be rewritten it stays as it is, and a
     `BucketeerWarning` says why; `strict` raises instead.
 
     Passes that are set already are kept and run first. The result is a context manager; `disable()` turns it off.

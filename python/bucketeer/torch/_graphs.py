@@ -12,6 +12,8 @@ from ._operators import describe
 
 _NAMESPACES = ("_c10d_functional", "c10d_functional", "_c10d_functional_autograd")
 
+_POINT_TO_POINT = ("isend", "irecv", "batch_p2p")
+
 _OUTSIDE = (
     "those of FSDP2 and DDP run outside of graphs, in hooks and in DDP's reducer. For DDP, set "
     '`torch._dynamo.config.optimize_ddp = "python_reducer"` and compile the backward pass with compiled autograd; for FSDP, keep '
@@ -22,8 +24,8 @@ _NONE_NEEDED = "none of its values is of a process group; if the model is not di
 
 
 def is_launch(node: Node) -> bool:
-    """Whether a node launches a collective."""
-    return _is_functional(node) and "wait_tensor" not in str(node.target)
+    """Whether a node launches a collective. What goes from one rank to another is none."""
+    return _is_functional(node) and not any(word in str(node.target) for word in ("wait_tensor", *_POINT_TO_POINT))
 
 
 def is_wait(node: Node) -> bool:

@@ -12,10 +12,9 @@ def ranks_of(name: str) -> list[int] | None:
     if name.startswith("%") or not dist.is_available() or not dist.is_initialized():
         return None
     try:
-        group = process_group(name)
+        return list(dist.get_process_group_ranks(process_group(name)))
     except (LookupError, RuntimeError, ValueError):
         return None
-    return list(dist.get_process_group_ranks(group))
 
 
 def all_groups() -> list[tuple[str, list[int]]]:

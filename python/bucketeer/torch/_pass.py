@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import time
@@ -39,7 +40,7 @@ _CONFLICTS = {
 class BucketeerPass(CustomGraphPass):
     """Merges the collectives of a graph, in place; for `torch._inductor.config.post_grad_custom_post_pass`.
 
-    Takes the options of `enable`. One pass may serve several threads.
+    Takes the options of `enable`. One pass may serve several threads. `timeout_s` is how long ranks wait for one another, in seconds.
     """
 
     def __init__(
@@ -65,20 +66,25 @@ class BucketeerPass(CustomGraphPass):
     def __call__(self, graph: Graph) -> None:
         """Rewrite one graph. If that fails, it stays as it was, and a warning says so.
 
-        That ranks differ is always an error: they would wait for one another.
+        Where ranks are compared, that is always an error, for the others leave theirs as it was.
         """
         name = graph_name()
-        turn = _ranks.Turn(graph, name, self._timeout_s) if self._check_ranks else None
+        turn: _ranks.Turn | None = None
         try:
+            if self._check_ranks:
+                turn = _ranks.Turn(graph, name, self._timeout_s)
             report = self._rewrite(graph, name, turn)
         except BaseException as error:
-            reason = f"{type(error).__name__}: {error}"
+            has_others = turn is not None and turn.has_others
             if turn is not None:
-                turn.fail(reason)
+                # That the store is gone, too, says less than this error.
+                with contextlib.suppress(Exception):
+                    turn.fail(f"{type(error).__name__}: {error}")
             launches = launches_of(graph)
+            reason = f"{type(error).__name__}: {error}"
             report = Report(graph=name, outcome="left", launches_before=launches, launches_after=launches, reason=reason)
             add(report)
-            if self._strict or turn is not None or not isinstance(error, Exception):
+            if self._strict or has_others or not isinstance(error, Exception):
                 raise
             warnings.warn(f"bucketeer: {report.line()}", BucketeerWarning, stacklevel=2)
             return
@@ -122,11 +128,12 @@ class BucketeerPass(CustomGraphPass):
                 editing.undo()
                 raise
             clock.lap("agree")
-        editing.finish()
+        notes += editing.finish()
+        edges = 0
         if self._flags.plans:
             reason = why_not(graph)
             try:
-                reason or hold(graph)
+                edges = 0 if reason else hold(graph)
             except Exception as error:
                 reason = f"{type(error).__name__}: {error}"
             if reason:
@@ -135,7 +142,7 @@ class BucketeerPass(CustomGraphPass):
         done = "planned" if self._flags.plans else "rewritten"
         return Report(
             graph=name,
-            outcome=done if editing.changed else "unchanged",
+            outcome=done if editing.changed or edges else "unchanged",
             launches_before=before,
             launches_after=live.launch_count(),
             said=(*notes, *told.said),

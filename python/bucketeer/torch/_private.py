@@ -98,7 +98,8 @@ def set_for_other_threads(name: str, value: Any) -> Callable[[], None]:
 
     def undo() -> None:
         if entry.default is value:
-            entry.default = before
+            # What covered it may have been turned off meanwhile.
+            entry.default = None if getattr(before, "inner", before) is None else before
 
     return undo
 
@@ -107,7 +108,7 @@ def is_in_post_grad() -> bool:
     """Whether the caller was called from Inductor's passes over a post-grad graph, behind which it makes fake values of new nodes."""
     frame = sys._getframe(1)
     for _ in range(16):
-        if frame.f_code.co_name == "post_grad_passes":
+        if frame.f_code.co_name == "post_grad_passes" and frame.f_globals.get("__name__") == "torch._inductor.fx_passes.post_grad":
             return True
         if frame.f_back is None:
             return False
@@ -128,13 +129,24 @@ def erase(graph: Any, node: Any) -> BaseException | None:
         graph.erase_node(node)
     except BaseException as error:
         module = graph.owning_module
-        hooks = getattr(module, "_erase_node_hooks", [])
-        if module is None or not hooks:
+        hooks = getattr(module, "_erase_node_hooks", None)
+        if not hooks:
             return error
         module._erase_node_hooks = []
         try:
             graph.erase_node(node)
+        except BaseException as again:
+            return again
         finally:
             module._erase_node_hooks = hooks
         return error
     return None
+
+
+def forget_unplaced(graph: Any, inputs: Any) -> None:
+    """Take from nodes the readers that are in no graph: what a hook that failed has left of a node that was being made."""
+    placed = set(graph.nodes)
+    for node in inputs:
+        for reader in list(node.users):
+            if reader not in placed:
+                reader.args, reader.kwargs = (), {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import json
 import threading
@@ -10,6 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch.distributed as dist
 from torch.fx import Graph
@@ -19,11 +21,11 @@ from ._graphs import group_names
 from ._messages import RanksDifferError
 from ._private import store_under
 
-# What a graph launches, in order: the group's name, and the kind, dtypes and sizes, those of each tensor that is merged apart.
+# What a graph launches, in order: the name of the group, and the kind with the dtype and sizes of each tensor that is sent.
 Launches = list[tuple[str, str]]
 
-# How many graphs were compared that have a group, by its ranks.
-_counts: defaultdict[str, Iterator[int]] = defaultdict(itertools.count)
+# How many graphs were compared that have a group, by world and group.
+_counts: WeakKeyDictionary[Any, defaultdict[str, Iterator[int]]] = WeakKeyDictionary()
 _lock = threading.Lock()
 
 
@@ -31,16 +33,17 @@ class Turn:
     """One graph, compared by all ranks that are connected by groups in it.
 
     Of each group, every rank has to compile as many graphs that have it, in the same order; graphs that have none of its groups do
-    not count.
+    not count. `timeout_s` is how long ranks wait for one another, in seconds, from when this one is done with its graph.
     """
 
     def __init__(self, graph: Graph, name: str, timeout_s: float) -> None:
         self._name = name
-        self._deadline = time.monotonic() + timeout_s
         self._timeout_s = timeout_s
+        self._deadline = 0.0
+        # By label, which all members of a group know: its ranks, and its name.
         self._members: dict[str, list[int]] = {}
-        self._labels: dict[str, str] = {}
-        self._ends = False
+        self._groups: dict[str, str] = {}
+        self._has_ended = False
         self.notes: list[str] = []
         """Groups that could not be compared."""
         if not dist.is_initialized() or dist.get_world_size() == 1:
@@ -48,19 +51,20 @@ class Turn:
         self._me = dist.get_rank()
         self._store: Any = store_under("bucketeer")
         with _lock:
+            counts = _counts.setdefault(dist.group.WORLD, defaultdict(itertools.count))
             for group in group_names(graph):
                 members = _groups.ranks_of(group)
                 if members is None:
                     self.notes.append(f"launches of group `{group}` are not compared, for its ranks are not known")
                     continue
-                label = self._label(members)
-                self._labels[group], self._members[label] = label, members
+                key = f"{group} of {','.join(map(str, members))}"
+                label = f"{key} #{next(counts[key])}"
+                self._members[label], self._groups[label] = members, group
 
-    def _label(self, members: list[int]) -> str:
-        """What ranks call a group alike: names differ from rank to rank, members do not. Of several with the same, their order counts."""
-        ranks = ",".join(map(str, members))
-        same = next(number for number in itertools.count() if not any(label.startswith(f"{ranks}#{number}@") for label in self._members))
-        return f"{ranks}#{same}@{next(_counts[f'{ranks}#{same}'])}"
+    @property
+    def has_others(self) -> bool:
+        """Whether there is anybody to compare with."""
+        return bool(self._members)
 
     def agree(self, launches: Launches) -> None:
         """Hold this rank's launches against those of all ranks that share a group with it, and hear what the others found.
@@ -70,23 +74,29 @@ class Turn:
         """
         if not self._members:
             return
-        mine = [(self._labels[group], what) for group, what in launches if group in self._labels]
-        self._say("plan", {"launches": mine, "members": self._members})
+        labels = {group: label for label, group in self._groups.items()}
+        mine = [(labels[group], what) for group, what in launches if group in labels]
+        self._deadline = time.monotonic() + self._timeout_s
+        self._say("launches", mine)
+        digests = {label: _digest([what for where, what in mine if where == label]) for label in self._members}
+        self._say("plan", {"members": self._members, "digests": digests, "order": [where for where, _ in mine]})
         try:
             plans = self._plans()
-            self._compare(mine, plans)
+            self._compare(mine, digests, plans)
         except RanksDifferError as error:
             self._end(str(error))
             raise
         self._end(None)
-        for rank, label in self._reached(plans).items():
-            found = self._get(f"{label}/{rank}/end", [rank])
+        # Those that are slow have all of the time again: who has come so far waits for the same.
+        self._deadline = time.monotonic() + self._timeout_s
+        for rank, plan in plans.items():
+            found = self._get(next(iter(plan["members"])), rank, "end")
             if found is not None:
                 raise RanksDifferError(f"graph `{self._name}`: rank {rank} does not rewrite it, so that no rank may: {found}")
 
     def fail(self, reason: str) -> None:
         """Tell the others that this rank's graph is left as it was, so that they do not wait, nor rewrite theirs."""
-        if self._members and not self._ends:
+        if self._members and not self._has_ended:
             self._say("plan", {"failed": reason})
             self._end(reason)
 
@@ -95,17 +105,19 @@ class Turn:
             self._store.set(f"{label}/{self._me}/{what}", json.dumps(said))
 
     def _end(self, reason: str | None) -> None:
-        if not self._ends:
-            self._ends = True
-            self._say("end", reason)
+        self._has_ended = True
+        self._say("end", reason)
 
-    def _get(self, key: str, ranks: list[int]) -> Any:
+    def _get(self, label: str, rank: int, what: str) -> Any:
         left = self._deadline - time.monotonic()
+        key = f"{label}/{rank}/{what}"
         try:
             self._store.wait([key], timedelta(seconds=max(left, 0.001)))
         except Exception as error:
+            if "timeout" not in str(error).lower():
+                raise RanksDifferError(f"graph `{self._name}`: c10d's store cannot be asked: {error}") from error
             raise RanksDifferError(
-                f"graph `{self._name}`: within {self._timeout_s:g} s nothing came from {_ranks(ranks)}; each rank has to compile as many graphs "
+                f"graph `{self._name}`: within {self._timeout_s:g} s nothing came from rank {rank}; each rank has to compile as many graphs "
                 "that launch in a group, in the same order"
             ) from error
         return json.loads(self._store.get(key))
@@ -113,33 +125,28 @@ class Turn:
     def _plans(self) -> dict[int, Any]:
         """What the others would launch that share a group with this rank, or with one of those, and so on."""
         plans: dict[int, Any] = {}
-        open_ = [(label, rank) for label, members in self._members.items() for rank in members if rank != self._me]
-        for label, rank in open_:
-            if rank in plans:
+        asked = [(label, rank) for label, members in self._members.items() for rank in members]
+        for label, rank in asked:
+            if rank == self._me or rank in plans:
                 continue
-            plan = plans[rank] = self._get(f"{label}/{rank}/plan", [rank])
+            plan = plans[rank] = self._get(label, rank, "plan")
             if "failed" in plan:
                 raise RanksDifferError(f"graph `{self._name}`: rank {rank} could not rewrite it, so that no rank may: {plan['failed']}")
-            # Found while the list is gone through.
-            open_ += [(other, further) for other, members in plan["members"].items() for further in members if further != self._me]
+            # The list grows while it is gone through.
+            asked += [(other, further) for other, members in plan["members"].items() for further in members]
         return plans
 
-    def _reached(self, plans: dict[int, Any]) -> dict[int, str]:
-        """The ranks that were asked, each with a group of its own."""
-        return {rank: next(iter(plan["members"])) for rank, plan in plans.items()}
-
-    def _compare(self, mine: list[tuple[str, str]], plans: dict[int, Any]) -> None:
-        names = {label: group for group, label in self._labels.items()}
+    def _compare(self, mine: list[tuple[str, str]], digests: dict[str, str], plans: dict[int, Any]) -> None:
         for label, members in self._members.items():
-            one = [what for where, what in mine if where == label]
             for rank in members:
-                other = [what for where, what in plans[rank]["launches"] if where == label] if rank != self._me else one
-                if one != other:
-                    raise RanksDifferError(self._difference(f"in group `{names[label]}`, ", rank, one, other))
+                if rank != self._me and plans[rank]["digests"].get(label) != digests[label]:
+                    one = [what for where, what in mine if where == label]
+                    other = [what for where, what in self._get(label, rank, "launches") if where == label]
+                    raise RanksDifferError(self._difference(f"in group `{self._groups[label]}`, ", rank, one, other))
         for rank, plan in plans.items():
             shared = self._members.keys() & plan["members"].keys()
-            order = [f"one of group {names[where]}" for where, _ in mine if where in shared]
-            theirs = [f"one of group {names[where]}" for where, _ in plan["launches"] if where in shared]
+            order = [f"one of group `{self._groups[where]}`" for where, _ in mine if where in shared]
+            theirs = [f"one of group `{self._groups[where]}`" for where in plan["order"] if where in shared]
             if len(shared) > 1 and order != theirs:
                 raise RanksDifferError(self._difference("over all groups that both are in, ", rank, order, theirs))
 
@@ -154,7 +161,5 @@ class Turn:
         )
 
 
-def _ranks(ranks: list[int]) -> str:
-    words = ", ".join(map(str, ranks[:8])) + (f" and {len(ranks) - 8} more" if len(ranks) > 8 else "")
-    return f"rank {words}" if len(ranks) == 1 else f"ranks {words}"
-
+def _digest(sequence: list[str]) -> str:
+    return hashlib.sha256("\n".join(sequence).encode()).hexdigest()

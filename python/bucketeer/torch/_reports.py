@@ -45,7 +45,7 @@ class Report:
 
         if not self.json:
             return None
-        if self.outcome == "planned":
+        if '"format": "bucketeer-plan"' in self.json:
             return details.read(details.PlanReport, self.json)
         return details.read(details.RewriteReport, self.json).graphs[0]
 

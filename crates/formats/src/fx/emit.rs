@@ -276,7 +276,10 @@ fn group_or_op(graph: &Graph, id: NodeId, collective: Collective, parameter: Par
         }
         (Parameter::ReduceOp, kind) => kind.reduce_op().map(|op| Arg::Str(op.to_string().into())),
         (Parameter::Tag, _) => legacy.map(|(tag, _)| Arg::Str(tag.into())),
-        (Parameter::Ranks, _) => legacy.map(|(_, ranks)| Arg::Word(ranks.into())),
+        (Parameter::Ranks, _) => legacy.map(|_| {
+            let ranks = group.members.iter().flatten();
+            Arg::List(ranks.map(|rank| Arg::Int(rank.0.into())).collect())
+        }),
         (Parameter::Group, _) => Some(match (graph.args_of(id).get("group_name"), group.name.strip_prefix('%')) {
             (Some(value), _) => value.clone(),
             // The value that is the group, should a pass have lost the argument.
