@@ -53,7 +53,10 @@ class Model(nn.Module):
 
 
 def test_a_dump_is_all_that_the_command_line_needs(tmp_path: pathlib.Path) -> None:
-    dump = plugin.dump(Model(), torch.randn(5, RANKS), tmp_path / "step")
+    model = Model()
+    model.shards[1].grad = kept = torch.ones(1, RANKS)
+    dump = plugin.dump(model, torch.randn(5, RANKS), tmp_path / "step")
+    assert model.shards[0].grad is None and model.shards[1].grad is kept and kept.eq(1).all()
     forward, backward = dump.graphs
     assert (forward.name, backward.name) == ("0.forward.txt", "1.backward.txt")
     assert json.loads(dump.groups.read_text()) == {"0": [list(range(RANKS))]}

@@ -169,6 +169,47 @@ def test_a_graph_that_cannot_be_edited_is_left_as_it_was(monkeypatch: pytest.Mon
     module.graph.lint()
 
 
+@pytest.mark.parametrize("at", [0, 3, 9])
+def test_what_a_failing_hook_leaves_of_a_new_node_is_taken_back(at: int) -> None:
+    module = trace(several, *shards())
+    before, readers = state(module), [list(node.users) for node in module.graph.nodes]
+    made: list[torch.fx.Node] = []
+
+    def fails(node: torch.fx.Node) -> None:
+        made.append(node)
+        if len(made) > at:
+            raise RuntimeError("a hook of somebody's")
+
+    module._register_create_node_hook(fails)
+    module._register_erase_node_hook(fails)
+    with pytest.warns(plugin.BucketeerWarning, match="a hook of somebody's"):
+        plugin.BucketeerPass()(module.graph)
+    assert state(module) == before
+    assert [list(node.users) for node in module.graph.nodes] == readers
+    module.graph.lint()
+
+
+def test_a_hook_that_fails_when_nodes_go_is_said_of_a_graph_that_is_rewritten() -> None:
+    module = trace(several, *shards())
+
+    def fails(node: torch.fx.Node) -> None:
+        raise RuntimeError("a hook of somebody's")
+
+    module._register_erase_node_hook(fails)
+    plugin.BucketeerPass()(module.graph)
+    (report,) = plugin.reports()
+    assert (report.outcome, report.launches_before, report.launches_after) == ("rewritten", 3, 1)
+    assert any("a hook of somebody's" in said for said in report.said)
+    assert count(module, "all_gather_into_tensor") == 1
+
+
+def test_a_plan_of_what_needs_none_is_a_plan_all_the_same() -> None:
+    module = trace(several, *shards(1))
+    plugin.BucketeerPass(profile="h100", effort="low", strict=True)(module.graph)
+    (report,) = plugin.reports()
+    assert report.outcome == "unchanged" and report.details.planned.launches == 1
+
+
 def test_a_graph_is_whole_though_taking_out_a_node_fails() -> None:
     module = trace(several, *shards())
 

@@ -58,6 +58,12 @@ def test_what_is_merged_has_to_be_the_same_and_not_only_as_large() -> None:
     assert "all_gather of float32[2, 4], float32[3, 4], float32[2, 4]" in second["raised"]
 
 
+def test_groups_of_the_same_ranks_are_told_apart() -> None:
+    first, second = ranks("two groups")
+    assert "nothing came from rank 1" in first["raised"] and "nothing came from rank 0" in second["raised"]
+    assert first["launches"] == second["launches"] == 3
+
+
 def test_ranks_may_exchange_as_many_rows_as_they_like() -> None:
     assert ranks("exchange") == [{"rank": 0, "launches": 1}, {"rank": 1, "launches": 1}]
 

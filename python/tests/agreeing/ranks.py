@@ -34,6 +34,7 @@ CASES: dict[str, Options] = {
     "order of members": [{"all_gather": "1MB"}, {"all_gather": "1MB"}],
     "exchange": [{"all_gather": "1MB"}, {"all_gather": "1MB"}],
     "more graphs of its own": [{"all_gather": "1MB"}, {"all_gather": "1MB"}],
+    "two groups": [{"all_gather": "1MB"}, {"all_gather": "1MB"}],
     "a neighbour's neighbour": [{"all_gather": "64B"}, *[{"all_gather": "1MB"}] * 3],
 }
 
@@ -44,6 +45,9 @@ def step(case: str, rank: int) -> tuple[Any, list[torch.Tensor]]:
         mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("rows", "columns"))
         # Rank 0 is alone in its row with another cap; ranks 2 and 3 share no group with it, or one that is not at odds.
         groups = [mesh.get_group("columns")] * 2 + [mesh.get_group("rows")]
+    elif case == "two groups":
+        # Of the same ranks; each rank launches in another one.
+        groups = [[dist.new_group([0, 1]), dist.new_group([0, 1])][rank]] * 3
     else:
         groups = [dist.group.WORLD] * 3
 

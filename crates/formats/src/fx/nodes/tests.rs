@@ -163,6 +163,32 @@ fn readers_of_a_node_that_does_something_else_now_are_rewired() {
 }
 
 #[test]
+fn ranks_of_the_older_operators_are_numbers_again_in_new_nodes() {
+    let gather = |name: &str, of: &str| {
+        let call = format!("torch.ops.c10d_functional.all_gather_into_tensor.default({of}, '', [0, 1], 2)");
+        format!(
+            "        {name}: \"f32[8]\" = {call}\n        {name}_w: \"f32[8]\" = \
+             torch.ops.c10d_functional.wait_tensor.default({name})\n"
+        )
+    };
+    let source = format!(
+        "class g(torch.nn.Module):\n    def forward(self, a: \"f32[4]\", b: \"f32[4]\"):\n{}{}        return (x_w, y_w)\n",
+        gather("x", "a"),
+        gather("y", "b")
+    );
+    let text = FxText::parse(source.into()).unwrap();
+    let mut graph = pushed(&text.graphs()[0], &listed(&text.graphs()[0]));
+    Pipeline::default_rewrite().run(&mut graph).unwrap();
+    let edits = edits(&graph).unwrap();
+    let launch = edits.iter().find_map(|edit| match edit {
+        Edit::New(new) if new.target.contains("all_gather") => Some(new),
+        _ => None,
+    });
+    let ranks = Arg::List(vec![Arg::Int(0), Arg::Int(1)]);
+    assert_eq!(launch.unwrap().args.positional[1..], [Arg::Str("".into()), ranks, Arg::Int(2)]);
+}
+
+#[test]
 fn an_output_has_its_results_one_by_one() {
     assert_eq!(results(Arg::Tuple(vec![Arg::Operand(0), Arg::None])).positional, [Arg::Operand(0), Arg::None]);
     assert_eq!(results(Arg::List(vec![])).positional, []);
