@@ -13,8 +13,8 @@ use pyo3::exceptions::{PyRuntimeError, PyTypeError};
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyString, PyTuple};
-use std::collections::HashMap;
-use std::sync::Mutex;
+use std::collections::{HashMap, HashSet};
+use std::sync::{LazyLock, Mutex, PoisonError};
 
 /// Graphs may call graphs so deep.
 const MOST_DEPTH: u32 = 64;
@@ -265,10 +265,20 @@ pub fn read_live(
     Ok(LiveGraph { graph: Mutex::new(read), values, count })
 }
 
+/// Schemas that the tables have in the same words, as was found before: graphs call the same few operators.
+static KNOWN: LazyLock<Mutex<HashSet<String>>> = LazyLock::new(Mutex::default);
+
 /// Takes a schema that the tables do not have in the same words.
 fn declare(graph: &mut Graph, schema: &str) -> PyResult<()> {
-    let declared = graph.operators.declare_if_new(schema);
-    declared.map(drop).map_err(|error| PyRuntimeError::new_err(error.to_string()))
+    let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+    if known.contains(schema) {
+        return Ok(());
+    }
+    let is_new = graph.operators.declare_if_new(schema).map_err(|error| PyRuntimeError::new_err(error.to_string()))?;
+    if !is_new {
+        known.insert(schema.to_owned());
+    }
+    Ok(())
 }
 
 /// Asks for the ranks of each group that the graph names.
@@ -438,6 +448,6 @@ fn payload(graph: &Graph, kind: CollectiveKind, input: NodeId) -> String {
 impl LiveGraph {
     /// The graph. A thread that panicked with it left it as it was: edits are made on a copy.
     pub fn lock(&self) -> std::sync::MutexGuard<'_, Graph> {
-        self.graph.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+        self.graph.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -73,6 +73,7 @@ class Editing:
 
     def _make(self, edits: _native.Edits, targets: dict[str, Any], fakes: bool) -> None:
         every = list(self._nodes)
+        is_joint = any("partitioner_tag" in node.meta for node in every)
         named = {node.name: node for node in every} if any(created[4] for created in edits.created) else {}
         with FakeValues(fake_mode(self._graph)) as fake:
             for name, target, args, kwargs, members in edits.created:
@@ -84,7 +85,7 @@ class Editing:
                     raise
                 self._created.append(node)
                 every.append(node)
-                _describe(node, [named[member] for member in members if member in named])
+                _describe(node, [named[member] for member in members if member in named], is_joint)
                 if fakes:
                     fake.give(node)
 
@@ -124,18 +125,22 @@ def _place(order: list[Node]) -> None:
         first = node
 
 
-def _describe(node: Node, members: list[Node]) -> None:
+def _describe(node: Node, members: list[Node], is_joint: bool) -> None:
     """Give a new node the provenance of what was merged into it; what hangs on it has the same."""
     inputs = node.all_input_nodes
-    made = [of for of in inputs if _MADE in of.meta]
-    for source in (members or made)[:1]:
-        node.meta.update({key: source.meta[key] for key in _PROVENANCE if key in source.meta})
-    if members or made:
-        node.meta[_MADE] = True
-    # In a joint graph, what hangs on the backward pass belongs to it, and what is computed again is so where all agree.
+    source = members[0] if members else next((of for of in inputs if _MADE in of.meta), None)
+    meta = node.meta
+    if source is not None:
+        meta[_MADE] = True
+        for key in _PROVENANCE:
+            if key in source.meta:
+                meta[key] = source.meta[key]
+    if not is_joint:
+        return
+    # What hangs on the backward pass belongs to it, and what is computed again is so where all agree.
     if any(of.meta.get("partitioner_tag") == "is_backward" for of in inputs):
-        node.meta["partitioner_tag"] = "is_backward"
+        meta["partitioner_tag"] = "is_backward"
     for key in ("recompute", "ac_graph_id"):
-        values = {of.meta.get(key) for of in members or made}
+        values = {of.meta.get(key) for of in members or inputs if members or _MADE in of.meta}
         if len(values) == 1 and None not in values:
-            node.meta[key] = values.pop()
+            meta[key] = values.pop()

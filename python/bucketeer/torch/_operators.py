@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -11,6 +12,7 @@ from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
 _MODULES = {"_operator": "operator"}
 
 
+@lru_cache(maxsize=4096)
 def describe(target: Any) -> tuple[str, str | None]:
     """Name a call's target as FX text does, without `torch.ops`, and give its schema if the dispatcher has one.
 

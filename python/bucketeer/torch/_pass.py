@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import hashlib
 import os
 import time
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -73,7 +75,8 @@ class BucketeerPass(CustomGraphPass):
         try:
             if self._check_ranks:
                 turn = _ranks.Turn(graph, name, self._timeout_s)
-            report = self._rewrite(graph, name, turn)
+            with _without_collection():
+                report = self._rewrite(graph, name, turn)
         except BaseException as error:
             has_others = turn is not None and turn.has_others
             if turn is not None:
@@ -206,6 +209,18 @@ def _timeline(told: _native.Told) -> reports.Timeline | None:
     if told.timeline is None or told.svg is None or told.spans is None:
         return None
     return reports.Timeline(told.timeline, told.svg, told.spans)
+
+
+@contextlib.contextmanager
+def _without_collection() -> Iterator[None]:
+    """Put the garbage collector off: it would go through all that a compiler holds, several times, and find nothing of ours."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
 
 
 class _Clock:
