@@ -514,6 +514,28 @@ def test_what_is_disabled_first_or_in_another_thread_stays_off() -> None:
     config.post_grad_custom_post_pass = None
 
 
+def test_of_several_that_are_enabled_the_last_that_is_still_on_runs() -> None:
+    enabled = [plugin.enable(all_gather=cap) for cap in ("1MB", "2MB", "3MB")]
+    keys = [plugin.BucketeerPass(all_gather=cap).uuid() for cap in ("1MB", "2MB", "3MB")]
+    elsewhere: list[Any] = []
+
+    def running() -> Any:
+        thread = threading.Thread(target=lambda: elsewhere.append(config.post_grad_custom_post_pass))
+        thread.start()
+        thread.join()
+        here = config.post_grad_custom_post_pass
+        assert elsewhere.pop() is here
+        return None if here is None else here.uuid()
+
+    assert running() == keys[2]
+    enabled[1].disable()
+    assert running() == keys[2]
+    enabled[2].disable()
+    assert running() == keys[0]
+    enabled[0].disable()
+    assert running() is None
+
+
 def test_new_nodes_show_where_what_was_merged_came_from() -> None:
     module = trace(several, *shards())
     for node in module.graph.nodes:

@@ -20,8 +20,10 @@ _HOOK = "post_grad_custom_post_pass"
 class _Hook(CustomGraphPass):
     """What Inductor is told. Threads keep what they have read, so that it is turned off here."""
 
-    def __init__(self, made: CustomGraphPass) -> None:
+    def __init__(self, made: CustomGraphPass, covered: list[_Hook]) -> None:
         self.inner: CustomGraphPass | None = made
+        # Those that were enabled before, the last of them last.
+        self.covered = covered
 
     def turn_off(self) -> None:
         self.inner = None
@@ -48,9 +50,9 @@ class Hooked:
     def __init__(self, made: CustomGraphPass) -> None:
         from torch._inductor import config
 
-        self._hook = _Hook(made)
         before = passes_of(getattr(config, _HOOK))
-        self._covered = [one for one in before if isinstance(one, _Hook)]
+        hooks = [one for one in before if isinstance(one, _Hook)]
+        self._hook = _Hook(made, [every for one in hooks for every in (*one.covered, one)])
         _set([one for one in before if not isinstance(one, _Hook)], [self._hook])
         self._undo = set_for_other_threads(_HOOK, self._hook)
 
@@ -59,10 +61,12 @@ class Hooked:
         from torch._inductor import config
 
         self._hook.turn_off()
-        self._undo()
+        # The last of those that are still on.
+        under = [one for one in self._hook.covered if one.inner is not None][-1:]
+        self._undo(under[0] if under else None)
         now = passes_of(getattr(config, _HOOK))
         if self._hook in now:
-            _set([one for one in now if one is not self._hook], [one for one in self._covered if one.inner is not None])
+            _set([one for one in now if one is not self._hook], under)
 
     def __enter__(self) -> Self:
         return self

@@ -83,8 +83,9 @@ def boxed(function: Callable[..., Any]) -> Any:
     return getattr(aot_autograd, "make_boxed_func")(function)
 
 
-def set_for_other_threads(name: str, value: Any) -> Callable[[], None]:
-    """Give a setting of Inductor to threads that have none of their own, and give back what undoes that.
+def set_for_other_threads(name: str, value: Any) -> Callable[[Any], None]:
+    """Give a setting of Inductor to threads that have none of their own, and give back what puts another in its place: none is what
+    was there before anything of ours.
 
     What is set in one thread is seen in that thread alone; others see the default. A thread that has read it keeps it.
     """
@@ -92,14 +93,14 @@ def set_for_other_threads(name: str, value: Any) -> Callable[[], None]:
 
     entry: Any = getattr(config, "_config", {}).get(name)
     if entry is None or not hasattr(entry, "default"):
-        return lambda: None
+        return lambda other: None
     before = entry.default
     entry.default = value
 
-    def undo() -> None:
+    def undo(other: Any) -> None:
         if entry.default is value:
-            # What covered it may have been turned off meanwhile.
-            entry.default = None if getattr(before, "inner", before) is None else before
+            # Ours have an `inner`; what a user has set as the default stays.
+            entry.default = other if other is not None or hasattr(before, "inner") else before
 
     return undo
 
