@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import glob
 import os
 import tempfile
@@ -61,30 +62,21 @@ def hit(name: str) -> None:
     _report.add(Report(name, "cached", {}, {}))
 
 
+@dataclasses.dataclass
 class _Job:
     """A module, and how jax would have compiled it."""
 
-    def __init__(
-        self,
-        call: Callable[..., Any],
-        options: Options,
-        backend: Any,
-        module: Any,
-        devices: Any,
-        compile_options: Any,
-        callbacks: Any,
-    ) -> None:
-        self.call = call
-        self.options = options
-        self.backend = backend
-        self.module = module
-        self.devices = devices
-        self.compile_options = compile_options
-        self.callbacks = callbacks
-        self.start = time.monotonic()
-        self.first: Any = None
-        """What jax would have made, where it was made on the way."""
-        self.users_error: Exception | None = None
+    call: Callable[..., Any]
+    options: Options
+    backend: Any
+    module: Any
+    devices: Any
+    compile_options: Any
+    callbacks: Any
+    start: float = dataclasses.field(default_factory=time.monotonic)
+    first: Any = None
+    """What jax would have made, where it was made on the way."""
+    users_error: Exception | None = None
 
     def seconds(self) -> float:
         return time.monotonic() - self.start
